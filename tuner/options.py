@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tuner.errors import SpecError
 from tuner.names import of_the_experiment, option_meant
-from tuner.space.words import show
+from tuner.space.words import escape, show
 
 T = TypeVar("T")
+_LARGEST = sys.float_info.max
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -58,6 +59,8 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
         if name not in known:
             hint = of_the_experiment(name, known) or nearest(name, known)
             errors.append((f"{pointer}/{name}", f"unknown option{hint}"))
+    if too_large := [(pointer + where, "is too large") for where in _too_large(options)]:
+        raise SpecError([*errors, *too_large])
     try:
         made = make(**{name: value for name, value in options.items() if name in known})
     except SpecError as error:
@@ -74,6 +77,19 @@ def build(make: Callable[..., T], data: Mapping[str, Any], pointer: str) -> T:
     if errors:
         raise SpecError(errors)
     return made
+
+
+def _too_large(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the pointers to the integers in a JSON object that no float can hold, with which no scheduler could compute."""
+    stack: list[tuple[str, Any]] = [("", options)]
+    while stack:
+        pointer, value = stack.pop()
+        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+            yield pointer
+        elif isinstance(value, Mapping):
+            stack.extend((f"{pointer}/{escape(key)}", inner) for key, inner in value.items())
+        elif isinstance(value, list | tuple):
+            stack.extend((f"{pointer}/{at}", inner) for at, inner in enumerate(value))
 
 
 def _form(kind: str, needed: Iterable[str]) -> str:
@@ -96,7 +112,7 @@ def check_number(
     name: str, value: Any, *, above: float | None = None, at_least: float | None = None, at_most: float | None = None
 ) -> None:
     """Raise SpecError unless `value` is a finite number within the bounds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
         raise SpecError(f"expected a number, got {show(value)}", f"/{name}")
     if above is not None and not value > above:
         raise SpecError(f"expected a number above {above:g}, got {value:g}", f"/{name}")

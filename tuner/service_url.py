@@ -20,6 +20,12 @@ EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 """The host settings that stand for all addresses of a machine. They are not valid in a browser's address."""
 
 
+def url_of(host: str, port: int) -> str:
+    """Return the URL at which a browser on this machine reaches a service that listens on this host and port."""
+    name = "localhost" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}"
+
+
 @contextlib.contextmanager
 def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]:
     """Store the URL of this process's service in its home during a `with` block, unless another service's URL is there.
@@ -29,9 +35,8 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     if service_url(home, database) is not None:
         yield
         return
-    name = "localhost" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     own = {
-        "url": f"http://{name}:{port}",
+        "url": url_of(host, port),
         "database": database,
         "machine": socket.gethostname(),
         "pid": os.getpid(),

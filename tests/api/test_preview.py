@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.api.conftest import Poked
-from tests.store.examples import T0, a_spec
+from tests.store.examples import T0, a_spec, begin
+from tuner.api import create_app
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Start
 from tuner.domain.events import DriverStarted
@@ -21,8 +23,10 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.experiment.analysis.preview import Importances
 from tuner.experiment.specs.spec import parse_spec
+from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
+from tuner.store.service.access import Role
 
 API = "/api/v1/experiments"
 
@@ -196,6 +200,31 @@ async def test_its_errors_are_those_of_creating(client: httpx.AsyncClient, spec:
         created = await client.post(API, json=wrong, headers=same)
         assert (tried.status_code, tried.json()) == (created.status_code, created.json())
         assert tried.status_code == 422
+
+
+@pytest.mark.parametrize("warm_start", [["nope"], ["digits", "exp_absent"], 7])
+async def test_a_warm_start_that_creating_refuses_is_refused(
+    client: httpx.AsyncClient, spec: dict[str, Any], warm_start: object
+) -> None:
+    assert (await client.post("/api/v1/experiments", json=spec)).status_code == 201
+    asked, same = {**spec, "warm_start": warm_start}, {"X-Request-Id": "same"}
+    answers = [await client.post(f"/api/v1/experiments{path}", json=asked, headers=same) for path in ("", "/dry-run")]
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert answers[0].json() == answers[1].json()
+
+
+async def test_an_earlier_experiment_of_another_project_is_unknown(
+    sqlite_store: Store, tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    made, _, _ = begin(sqlite_store, spec=a_spec("theirs", project="theirs"))
+    secret, _ = sqlite_store.access.create_token("ci", Role.EDITOR, project="ours")
+    app = create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
+    head = {"Authorization": f"Bearer {secret}"}
+    asked = {**spec, "executor": "agents", "warm_start": [made.public_id]}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=head) as client:
+        answer = await client.post("/api/v1/experiments/dry-run", json=asked)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/warm_start/0")
 
 
 def ended(store: Store, count: int, *, repeats: int = 0, **fields: Any) -> ExperimentRecord:

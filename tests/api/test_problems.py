@@ -63,8 +63,12 @@ async def test_an_error_of_ours_says_no_more_than_its_name(
         app = create_app(Settings(home=tmp_path), store, problem=broken)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            response = await client.get("/readyz")
+            response = await client.get("/readyz", headers={"X-Request-Id": "mine"})
     assert (response.status_code, response.headers["content-type"]) == (500, "application/problem+json")
+    assert response.headers["x-request-id"] == response.json()["request_id"] == "mine"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    [record] = [one for one in caplog.records if one.exc_info]
+    assert record.getMessage() == "GET /readyz failed"
     assert "ZeroDivisionError" in response.json()["detail"]
     assert "private" not in response.text
     assert "private" in caplog.text

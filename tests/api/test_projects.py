@@ -24,6 +24,7 @@ from tuner.domain.events import CheckpointSaved
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo
+from tuner.domain.states import ExperimentState
 from tuner.settings import Quota, Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
@@ -257,6 +258,26 @@ async def test_a_name_finds_no_experiment_of_another_project(
         found = await caller.get(f"{EXPERIMENTS}/{called}", headers=ours.head)
         assert found.status_code == status
     assert "theirs" not in found.json()["detail"].replace("'search of theirs'", "")
+
+
+async def test_an_agent_of_a_project_may_use_a_name_that_an_ended_experiment_has_too(
+    caller: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    ended, epoch, trials = begin(sqlite_store, spec=a_spec("again", project="ours", executor="agents"))
+    end = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED)
+    sqlite_store.drivers.commit(ended.id, epoch, end, T0 + 9)
+    begin(sqlite_store, spec=a_spec("again", project="ours", executor="agents"))
+    for project in ("ours", None):
+        secret, _ = sqlite_store.access.create_token("agent", Role.AGENT, project=project)
+        head = {"Authorization": f"Bearer {secret}"}
+        answer = await caller.post(f"{EXPERIMENTS}/again/assignments", json={}, headers=head)
+        assert (answer.status_code, "no driver" in answer.json()["detail"]) == (503, True), answer.text
+    begin(sqlite_store, spec=a_spec("again", project="ours", executor="agents"))
+    secret, _ = sqlite_store.access.create_token("agent", Role.AGENT, project="ours")
+    answer = await caller.post(
+        f"{EXPERIMENTS}/again/assignments", json={}, headers={"Authorization": f"Bearer {secret}"}
+    )
+    assert answer.status_code == 409, "two of them have not ended"
 
 
 async def test_the_list_of_projects_has_what_they_used_and_their_quotas(

@@ -575,3 +575,9 @@ def test_only_the_first_contact_gives_up_soon_if_the_connection_is_refused(monke
     fresh = Client("http://localhost:1", transport=httpx.MockTransport(handle))
     with fresh, pytest.raises(ServiceUnreachable, match="no tuner service answers at http://localhost:1"):
         fresh.session()
+
+
+@pytest.mark.parametrize("name", ["exp_sweep", "a/b"])
+def test_every_name_finds_its_experiment(client: Client, spec: dict[str, Any], name: str) -> None:
+    made = client.create({**spec, "name": name}).id
+    assert client.experiment(name).get().id == made

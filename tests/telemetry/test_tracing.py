@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -66,6 +67,21 @@ async def test_a_request_has_a_span_below_that_of_its_caller(
     assert (missing.attributes or {})["http.response.status_code"] == 404
     assert missing.parent is None
     assert len(spans.get_finished_spans()) == 2, "none of a probe"
+
+
+async def test_the_span_of_a_request_that_failed_has_the_error(
+    spans: InMemorySpanExporter, sqlite_store: Store, tmp_path: Path
+) -> None:
+    def broken() -> dict[str, Any]:
+        raise ZeroDivisionError("a bug")
+
+    app = create_app(Settings(home=tmp_path), sqlite_store, cluster=broken, web=tmp_path / "web")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.get("/api/v1/cluster")).status_code == 500
+    [failed] = named(spans, "GET /api/v1/cluster")
+    assert (failed.attributes or {})["http.response.status_code"] == 500
+    assert failed.status.status_code is StatusCode.ERROR
+    assert [event.name for event in failed.events] == ["exception"]
 
 
 async def test_segments_and_commits_have_spans_with_the_experiment(spans: InMemorySpanExporter) -> None:

@@ -17,7 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tuner import __version__
 from tuner.api import problems
-from tuner.api.access.auth import Authenticate, check_allowed, secured
+from tuner.api.access.auth import Authenticate, PlainAddress, check_allowed, plain_address, secured
 from tuner.api.access.guards import Guard
 from tuner.api.answers import with_models
 from tuner.api.context import Context
@@ -186,8 +186,12 @@ def create_app(
         routes=[(pattern, template) for pattern, template, _ in _TEMPLATES],
         root_path=settings.root_path,
     )
+    app.add_middleware(PlainAddress)
     if settings.trusted_proxies:
-        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
+        app.add_middleware(
+            ProxyHeadersMiddleware, trusted_hosts=[plain_address(one) for one in settings.trusted_proxies]
+        )
+        app.add_middleware(PlainAddress)  # for the address of the proxy; the other one is for the address that it names
     return app
 
 

@@ -1,14 +1,17 @@
-"""Get the path of a request without the service's prefix, and suggest the likely path for one that does not exist."""
+"""Get the path of a request without the prefix, keep encoded slashes in it, and suggest the likely path for a wrong one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.types import Scope
 
 from tuner.names import nearest
 
 PREFIX = "/api/v1"
+_SLASH = re.compile("%2f", re.IGNORECASE)
 
 
 def path_of(scope: Scope) -> str:
@@ -16,6 +19,21 @@ def path_of(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def keep_slashes(scope: Scope) -> None:
+    """Undo the decoding of slashes in the path of a request to the API, so that ``experiments/a%2Fb`` is one name to all routes.
+
+    Servers decode the whole path, after which such a slash cannot be told from one that separates two parts.
+    """
+    raw = bytes(scope.get("raw_path") or b"")
+    if b"%2f" in raw.lower() and unquote(raw.decode("latin-1")) == scope["path"] and PREFIX in scope["path"]:
+        scope["path"] = unquote(_SLASH.sub("%252F", raw.decode("latin-1")))
+
+
+def with_slashes(part: str) -> str:
+    """Return a part of a path with the slashes that `keep_slashes` has left encoded."""
+    return part.replace("%2F", "/")
 
 
 def meant_path(path: str, templates: Iterable[str]) -> str | None:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from tuner.api.paths import PREFIX, meant_path, path_of
 from tuner.api.schemas import ErrorItem, Problem
@@ -134,5 +135,11 @@ def allowed_methods(request: Request) -> str:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem_response(500, f"the service failed: {type(error).__name__}; its log has the details")
+    return unexpected(request.scope, error)
+
+
+def unexpected(scope: Scope, error: Exception) -> Response:
+    """Log an error that is a bug of the service, and return the 500 response, which contains only the error's type."""
+    log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+    detail = f"the service failed: {type(error).__name__}; its log has the details"
+    return problem_response(500, detail, headers={"X-Content-Type-Options": "nosniff"})

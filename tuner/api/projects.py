@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from tuner.api.answers import plain_text
 from tuner.api.context import Here
-from tuner.experiment.operations.usecases import id_of
+from tuner.experiment.operations.usecases import found_for_agents
 from tuner.store import Store
 
 FILTERED = frozenset(
@@ -38,7 +38,7 @@ FILTERED = frozenset(
 """
 
 LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
-    "experiment": lambda store, found: id_of(store, found),
+    "experiment": lambda store, found: found_for_agents(store, found),
     # A lease is not looked up, because the driver finds it only together with its experiment.
     "lease": lambda store, found: None,
     "experiment_id": lambda store, found: store.experiments.get(found),

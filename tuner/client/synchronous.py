@@ -36,7 +36,7 @@ from tuner.client.protocol import (
     unreachable,
 )
 from tuner.client.records import Log, found_of
-from tuner.domain.keys import trial_id
+from tuner.domain.keys import may_be_experiment_id, trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import REFUSED, Conflict, NotFound, ServiceError, TunerError
 from tuner.names import did_you_mean
@@ -766,7 +766,7 @@ class ExperimentHandle:
 
     def _path(self) -> str:
         """Return the URL path of the experiment. If only its name is known so far, look up its id."""
-        if not self.id.startswith("exp_"):
+        if not may_be_experiment_id(self.id):
             self.id = self._named(self.id)
         return f"/experiments/{self.id}"
 
@@ -782,6 +782,8 @@ class ExperimentHandle:
                 f"{len(found)} experiments have the name {name!r}; use an id (newest first): "
                 + ", ".join(f"{one.id} ({one.state}, of the project {one.project})" for one in found[:10])
             )
+        if not found and name.startswith("exp_"):  # probably a wrong id, for which no similar name is of use
+            raise NotFound(f"no experiment {name}")
         if not found:
             near = near or [one.name for one in self.client.experiments(limit=PAGE)]
             raise NotFound(f"no experiment {name!r}{did_you_mean(name, near, chr(39))}")

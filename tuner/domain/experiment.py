@@ -256,6 +256,7 @@ class Spec:
     # `of_project` is true if `warm_start` came from the settings of the project instead of the request.
     earlier: Mapping[str, Any] = field(default_factory=dict)
     forked_from: str | None = None  # the public id of the experiment that this one was forked from
+    fork_request: str | None = None  # a hash of the request that asked for the fork, by which a repeat is recognized
     project: str = option(
         DEFAULT_PROJECT,
         "the project that the experiment belongs to; tokens may be limited to one project",

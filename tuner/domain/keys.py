@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 
 Key = str | int
+
+_EXPERIMENT_ID = re.compile(r"exp_[0-9a-f]{20}")
 
 
 def keyed_seed(seed: int, *key: Key) -> int:
@@ -26,6 +29,11 @@ def derived_id(prefix: str, *key: Key) -> str:
     """Return an opaque id that depends on the key alone, so that writing the same object twice gives the same id."""
     text = "\x1f".join(str(part) for part in key)
     return f"{prefix}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+
+
+def may_be_experiment_id(text: str) -> bool:
+    """Return whether this has the form of an experiment's id. The name of an experiment may begin with ``exp_``, too."""
+    return _EXPERIMENT_ID.fullmatch(text) is not None
 
 
 def trial_id(experiment_id: str, number: int) -> str:

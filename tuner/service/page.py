@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import SpecError
 from tuner.service.early import listen
 from tuner.service.tokens import check_tokens, with_auth
-from tuner.service_url import announced
+from tuner.service_url import announced, url_of
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Page:
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = with_auth(settings or Settings.from_env())
         self._socket = _listen_somewhere(self.settings.host, self.settings.port if port is None else port)
-        self.url = f"http://localhost:{self._socket.getsockname()[1]}"
+        self.url = url_of(self.settings.host, self._socket.getsockname()[1])
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._store: Store | None = None

@@ -12,7 +12,7 @@ from tuner import __version__
 from tuner.service.early import Early
 from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
-from tuner.service_url import announced
+from tuner.service_url import announced, url_of
 from tuner.settings import Settings
 from tuner.telemetry import log_format, tracing
 
@@ -69,9 +69,8 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
                 profile=supervisor.profile,
                 driver_log=supervisor.driver_log,
             )
-            print(
-                f"tuner is at http://{settings.host}:{port}   (database {shown_url(settings.database_url)})", flush=True
-            )
+            where = url_of(settings.host, port)
+            print(f"tuner is at {where}   (database {shown_url(settings.database_url)})", flush=True)
             print(about_tokens(settings), flush=True)
             if not settings.ray_address:
                 print("Ctrl-C stops it, but not Ray or running searches. `tuner serve --stop` stops those.", flush=True)

@@ -200,14 +200,21 @@ class Experiments:
 
         Raise Conflict if that experiment has a different spec.
         """
-        query = self._shown().where(experiment.c.idempotency_key == _stored_key(spec, idempotency_key))
+        found = self._with_key(spec.project, idempotency_key)
+        if found is not None:
+            _compare(found.first_spec.to_json(), spec.to_json(), idempotency_key)
+        return found
+
+    def forked_with(self, idempotency_key: str, project: str, request: str) -> ExperimentRecord | None:
+        """Return the fork that this request has created with this key, or None. request: the fork's `fork_request`."""
+        found = self._with_key(project, idempotency_key)
+        return found if found is not None and found.first_spec.fork_request == request else None
+
+    def _with_key(self, project: str, idempotency_key: str) -> ExperimentRecord | None:
+        query = self._shown().where(experiment.c.idempotency_key == _stored_key(project, idempotency_key))
         with self._database.read() as connection:
             row = connection.execute(query).mappings().first()
-        if row is None:
-            return None
-        found = record(row)
-        _compare(found.first_spec.to_json(), spec.to_json(), idempotency_key)
-        return found
+        return None if row is None else record(row)
 
     def get(self, public_id: str) -> ExperimentRecord:
         """Return an experiment by its public id. Raise NotFound if there is none."""
@@ -550,7 +557,7 @@ def _insert(
         SPEC_VERSION,
         spec.seed,
         source,
-        _stored_key(spec, key),
+        _stored_key(spec.project, key),
         spec.code,
         spec.project,
         now,
@@ -572,29 +579,32 @@ def _insert(
             changes={},
         )
     [(found, earlier)] = cursor.rows(
-        "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec, key),)
+        "SELECT public_id, spec FROM experiment WHERE idempotency_key = ?", (_stored_key(spec.project, key),)
     )
     _compare(Spec.from_json(json.loads(earlier)).to_json(), json.loads(stored), key)
     return str(found)
 
 
-def _stored_key(spec: Spec, key: str | None) -> str | None:
+def _stored_key(project: str, key: str | None) -> str | None:
     """Return the stored form of an idempotency key, which includes the project, so that two projects can use the same key.
 
     A line break separates the two, because the key comes from an HTTP header, which cannot contain line breaks.
     """
-    return clean(key) if key is None or spec.project == DEFAULT_PROJECT else f"{spec.project}\n{clean(key)}"
+    return clean(key) if key is None or project == DEFAULT_PROJECT else f"{project}\n{clean(key)}"
 
 
 def _compare(stored: Mapping[str, Any], asked: Mapping[str, Any], key: str | None) -> None:
     """Raise Conflict if two specs come from different requests. Differences in the entrypoint's files do not count."""
+    requests = stored.get("fork_request"), asked.get("fork_request")
+    if None not in requests and requests[0] == requests[1]:
+        return  # the original of this fork may have changed since then
     if _asked(stored) != _asked(asked):
         raise Conflict(f"the idempotency key {key!r} was used before, with another spec")
 
 
 def _asked(spec: Mapping[str, Any]) -> Any:
     """Return the part of a stored spec that came from the request."""
-    found = {**spec, "earlier": None, "resolved": None}
+    found = {**spec, "earlier": None, "resolved": None, "fork_request": None}
     if spec["earlier"].get("of_project"):
         found["warm_start"] = None  # the request had none; the project's settings may have changed since then
     return _plain({**found, "code": None} if spec.get("entrypoint") else found)

@@ -72,3 +72,13 @@ def span(name: str, carrier: Mapping[str, str] | None = None, **attributes: Any)
     context = None if carrier is None else extract(carrier)
     found: AbstractContextManager[Any] = _tracer.start_as_current_span(name, context=context, attributes=named)
     return found
+
+
+def record_error(span: Any, error: BaseException) -> None:
+    """Record an error that is handled within a span, as the span does by itself if the error leaves it. span: may be None."""
+    if span is None:
+        return
+    from opentelemetry.trace import Status, StatusCode
+
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))

@@ -82,6 +82,19 @@ async def test_a_wrong_token_is_refused_even_if_none_is_needed(client: httpx.Asy
     assert response.status_code == 401
 
 
+async def test_an_old_cookie_does_no_harm_if_no_token_is_needed(client: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": f"{auth.COOKIE}_8000=tns_of_an_earlier_service"}
+    assert (await client.get(EXPERIMENTS, headers=cookie)).status_code == 200
+    session = (await client.get(ME, headers=cookie)).json()
+    assert (session["required"], session["name"], session["role"]) == (False, "local", "admin")
+
+
+async def test_an_old_cookie_is_refused_if_a_token_is_needed(stranger: httpx.AsyncClient) -> None:
+    cookie = {"Cookie": f"{auth.COOKIE}_8000=tns_of_an_earlier_service"}
+    assert (await stranger.get(EXPERIMENTS, headers=cookie)).status_code == 401
+    assert (await stranger.get(ME, headers=cookie)).json()["name"] is None
+
+
 async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     made, _, _ = begin(sqlite_store)
     cancel = f"{EXPERIMENTS}/{made.public_id}/cancel"
@@ -426,6 +439,21 @@ def test_an_open_stream_ends_with_its_token(
         for _ in lines:
             pass  # a stream that stays open times out
     assert httpx.get(url, headers=headers).status_code == 401
+
+
+def test_an_old_cookie_ends_no_stream_if_no_token_is_needed(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permission, "ASK_S", 0.0)
+    made, _, _ = begin(sqlite_store)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
+    url = f"{server}/api/v1/trials/{trial_id(made.public_id, 0)}/logs/text?follow=true"
+    cookie = {"Cookie": f"{auth.COOKIE}_{server.rpartition(':')[2]}=tns_of_an_earlier_service"}
+    with httpx.stream("GET", url, headers=cookie, timeout=10) as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line == "first")
+        sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 6, b"second\n", T0)]})
+        assert next(lines) == "second"
 
 
 @pytest.mark.postgres

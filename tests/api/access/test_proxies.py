@@ -117,6 +117,41 @@ async def test_without_a_prefix_addresses_begin_at_the_root(service: Service, sq
         assert made.headers["location"].startswith("/api/v1/experiments/exp_")
 
 
+@pytest.mark.parametrize("address", ["::ffff:127.0.0.1", "127.0.0.1"])
+async def test_a_caller_on_this_machine_needs_no_token_whatever_the_form_of_its_address(
+    sqlite_store: Store, tmp_path: Path, address: str
+) -> None:
+    """An ASGI server that listens on "::" names a client without IPv6 in a form of IPv6."""
+    app = create_app(Settings(home=tmp_path), sqlite_store, web=tmp_path / "web")
+    transport = httpx.ASGITransport(app, client=(address, 1234))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        assert (await client.get("/api/v1/experiments")).status_code == 200
+
+
+async def test_clients_of_ipv4_are_told_apart_on_a_socket_for_both_versions(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    app = create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
+
+    def client_at(address: str) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app, client=(address, 1234))
+        return httpx.AsyncClient(transport=transport, base_url="http://box.lan:8000")
+
+    async with client_at("::ffff:6.6.6.6") as guessing, client_at("::ffff:10.0.0.1") as other:
+        assert (await guess(guessing, lambda _: "1.2.3.4"))[-1] == 429
+        assert (await other.post(ME, json=WRONG)).status_code == 401
+        secret, _ = sqlite_store.access.create_token("me", Role.ADMIN)
+        await other.post("/api/v1/tokens/tok_x/revoke", headers={"Authorization": f"Bearer {secret}"})
+    assert [entry.address for _, entry in sqlite_store.access.trail()] == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize("proxy", ["10.0.0.7", "10.0.0.0/8", "::ffff:10.0.0.7"])
+async def test_a_trusted_proxy_is_known_on_a_socket_for_both_versions(service: Service, proxy: str) -> None:
+    async with service(client="::ffff:10.0.0.7", trusted_proxies=(proxy,)) as client:
+        assert 429 not in await guess(client, lambda i: f"1.2.3.{i}")
+        assert 429 not in await guess(client, lambda i: f"::ffff:1.2.4.{i}")
+
+
 def forwarded_status(settings: Settings) -> int:
     """Return how a service with these settings answers somebody who creates a token through a proxy of this machine."""
     page = Page(settings, port=0)

@@ -181,6 +181,32 @@ async def test_a_delivery_is_given_up_in_the_end(
     assert found.last_error == "the receiver answered with the status 500"
 
 
+async def test_a_delivery_that_cannot_even_be_tried_is_given_up_in_the_end(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> int:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(deliver, "ATTEMPTS", 3)
+    monkeypatch.setattr(Outgoing, "post", fail)
+    hook = sqlite_store.webhooks.create("https://example.com/", [STARTED]).public_id
+    begin(sqlite_store)
+    async with delivering(sqlite_store):
+        await until(lambda: states(sqlite_store, hook) == ["failed"])
+    [found] = sqlite_store.webhooks.deliveries(hook)
+    assert (found.attempts, found.last_error) == (3, "RuntimeError: a bug")
+
+
+@pytest.mark.parametrize("host", ["hooks..example.com", f"{'a' * 64}.example.com"])
+async def test_a_name_that_no_host_can_have_is_a_host_that_cannot_be_reached(host: str) -> None:
+    sender = Outgoing()
+    try:
+        with pytest.raises(Unreachable):
+            await sender.post(f"https://{host}/", b"{}", {})
+    finally:
+        await sender.close()
+
+
 def test_pauses_grow_until_they_are_an_hour(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda *_: 1.0)
     pauses = [Deliverer(sqlite_store)._wait_s(attempts) for attempts in range(1, deliver.ATTEMPTS)]
@@ -305,6 +331,7 @@ async def test_a_proxy_of_the_environment_is_not_used(receiver: Receiver, monkey
     [
         *("", "ftp://example.com", "http://", "https://me:secret@example.com/", "http://[::1", "file:///etc/passwd"),
         *("http://exa mple.com", "http://127.0.0.1/", "http://[::1]:80/", "http://example.com:99999/", "http://ä.de"),
+        *("https://hooks..example.com/x", "https://.example.com/", f"https://{'a' * 64}.example.com/"),
     ],
 )
 def test_a_wrong_url_is_told_of(url: str) -> None:
@@ -312,6 +339,7 @@ def test_a_wrong_url_is_told_of(url: str) -> None:
         check_url(url, private=False)
     assert [pointer for pointer, _ in caught.value.errors] == ["/url"]
     check_url("https://hooks.example.com:8443/a?b=c", private=False)
+    check_url(f"https://{'a' * 63}.example_1.com./", private=False)
     check_url("http://127.0.0.1/", private=True)
 
 

@@ -169,6 +169,14 @@ def test_the_pauses_of_the_experiment_are_left_out(store: Store) -> None:
     assert (last.phase, last.start, last.end) == ("running", T0 + 12, T0 + 20)
 
 
+def test_a_page_after_the_last_trial_is_empty(store: Store) -> None:
+    made, _, _ = begin(store, 2)
+    record = store.experiments.get(made.public_id)
+    for first, numbers in ((1, [1]), (2, []), (2**31 - 1, [])):
+        found = timeline(store, record, first=first, most=1000, now=T0 + 9)
+        assert ([row.number for row in found.trials], found.of) == (numbers, 2)
+
+
 def test_a_gpu_is_idle_when_no_trial_holds_it() -> None:
     gpu = [{"rank": 0, "host": "a", "gpus": [0]}, {"rank": 1, "host": "a", "gpus": [0]}]
     later = segment(1, created_at=20.0, started_at=42.0, ended_at=50.0, held_s=2.0, ranks=gpu)

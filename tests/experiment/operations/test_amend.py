@@ -104,6 +104,14 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
         ({"name": None}, "/name", "must not be null"),
         ({"tags": {"a=b": "c"}}, "/tags/a=b", 'has control characters or "="'),
         ({"tags": {str(n): "" for n in range(51)}}, "/tags", "an experiment has at most 50 tags"),
+        ({"notes": "a\0b"}, "/notes", "has characters that cannot be stored"),
+        ({"notes": "a\ud800b"}, "/notes", "has characters that cannot be stored"),
+        ({"tags": {"a": "\ud800"}}, "/tags/a", "has characters that cannot be stored"),
+        (
+            {"space": {"a": {"type": "choice", "categories": ["\0"]}}},
+            "/space/a/categories/0",
+            "has characters that cannot be stored",
+        ),
     ],
 )
 def test_mistakes_in_changes(sqlite_store: Store, changes: dict[str, Any], pointer: str, message: str) -> None:

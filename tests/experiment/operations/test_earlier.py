@@ -120,6 +120,11 @@ def test_a_wrong_name_is_a_mistake_in_the_spec(sqlite_store: Store, called: str,
     assert caught.value.errors[0][0] == "/warm_start/1"
 
 
+def test_a_name_may_begin_like_an_id(sqlite_store: Store) -> None:
+    searched(sqlite_store, "exp_sweep")
+    assert names(with_earlier(sqlite_store, spec_of("new", warm_start=["exp_sweep"]))) == ["exp_sweep"]
+
+
 def test_a_named_experiment_over_another_space_is_refused_with_what_it_lacks(sqlite_store: Store) -> None:
     searched(sqlite_store, "old")
     wider = Space.from_python({"x": tuner.uniform(0, 1), "depth": tuner.randint(1, 9)})

@@ -120,6 +120,21 @@ async def test_a_repeated_key_creates_nothing_more(client: httpx.AsyncClient) ->
     assert len((await client.get(EXPERIMENTS)).json()["items"]) == 2
 
 
+async def test_a_repeated_key_returns_the_fork_even_if_the_original_has_changed(client: httpx.AsyncClient) -> None:
+    source = await created(client, {**SPEC, "project": "vision"})
+    url, key = f"{EXPERIMENTS}/{source['id']}/fork", {"Idempotency-Key": "once"}
+    request = {"changes": {"space": {"lr": {"upper": 0.5}}}}
+    first = await client.post(url, json=request, headers=key)
+    changes = {"notes": "look at this", "space": {"lr": None}, "assume": {}}  # the fork's changes no longer fit
+    changed = await client.patch(f"{EXPERIMENTS}/{source['id']}", json=changes)
+    again = await client.post(url, json=request, headers=key)
+    assert (first.status_code, changed.status_code, again.status_code) == (201, 200, 201), again.text
+    assert again.json() == first.json()
+    for other in ({"changes": {"seed": 7}}, {**request, "learn": True}):
+        assert (await client.post(url, json=other, headers=key)).status_code != 201
+    assert len((await client.get(EXPERIMENTS)).json()["items"]) == 2
+
+
 async def test_a_function_by_value_is_used_again(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     source = await created(client, spec_by_value())
     answer = await client.post(f"{EXPERIMENTS}/{source['id']}/fork")

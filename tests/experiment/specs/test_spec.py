@@ -360,3 +360,25 @@ def test_a_searcher_of_the_user_counts_even_if_it_has_no_length() -> None:
 
     spec = parse_spec({**SPEC, "search": {"type": "python"}}, parts=Parts(searcher=Queue()))
     assert spec.search["type"] == "python"
+
+
+@pytest.mark.parametrize(
+    ("section", "part", "pointers"),
+    [
+        ("scheduler", {"type": "asha", "max_t": 10**400, "brackets": -(10**400)}, ["/max_t", "/brackets"]),
+        ("scheduler", {"type": "pbt", "perturbation_factors": [1.2, 10**400]}, ["/perturbation_factors/1"]),
+        ("search", {"type": "tpe", "n_startup_trials": 10**400}, ["/n_startup_trials"]),
+        ("stop", {"accuracy": 10**400}, ["/accuracy"]),
+    ],
+)
+def test_an_integer_that_no_float_can_hold_is_a_mistake_in_its_option(
+    section: str, part: dict[str, Any], pointers: list[str]
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec({**SPEC, section: part})
+    assert {pointer for pointer, _ in caught.value.errors} == {f"/{section}{pointer}" for pointer in pointers}
+
+
+def test_a_scheduler_takes_no_integer_that_no_float_can_hold() -> None:
+    with pytest.raises(SpecError, match="expected a number, got int 1000"):
+        schedulers.ASHAScheduler(max_t=10**400)

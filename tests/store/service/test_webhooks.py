@@ -124,6 +124,48 @@ def test_a_new_webhook_is_not_told_of_the_past(store: Store) -> None:
     assert told(store, second) == [], "nobody was told while there was no webhook"
 
 
+def test_a_restart_tells_a_new_webhook_and_a_changed_one_nothing_of_the_past(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.store.service.webhooks.FAILURES_AT_ONCE", 2)
+    old = sqlite_store.webhooks.create(URL, ["experiment.paused"]).public_id
+    made = begin(sqlite_store)
+    sqlite_store.webhooks.collect()
+    killed: list[Entry] = [(seq, Fail(reason="killed", trial=0)) for seq in range(4, 9)]
+    commit(sqlite_store, made, [*killed, (9, a_report(0, 2, accuracy=0.9))])
+    sqlite_store.webhooks.collect()  # nobody has subscribed to this
+    with Store.open(sqlite_url) as other:
+        new = other.webhooks.create(URL, ["trial.failed", "objective.reached"], threshold=0.5).public_id
+        other.webhooks.change(old, events=EVENTS, threshold=0.5)
+        other.webhooks.collect()
+        commit(other, made, [(10, a_report(0, 3, accuracy=0.1))])
+        other.webhooks.collect()
+        assert (told(other, new), told(other, old)) == ([], [])
+        commit(other, made, [(11, a_report(0, 4, accuracy=0.95)), (12, Fail(reason="killed", trial=0))])
+        other.webhooks.collect()
+        assert told(other, new) == told(other, old) == ["trial.failed", "objective.reached"]
+
+
+def test_a_changed_webhook_is_told_nothing_of_what_it_did_not_ask_for(sqlite_store: Store, sqlite_url: str) -> None:
+    hook = sqlite_store.webhooks.create(URL, ["experiment.paused"]).public_id
+    made = begin(sqlite_store)
+    sqlite_store.webhooks.collect()
+    commit(sqlite_store, made, [(4, Fail(reason="killed", trial=0))])
+    with Store.open(sqlite_url) as other:
+        other.webhooks.change(hook, events=["trial.failed"])
+        other.webhooks.collect()
+        assert told(other, hook) == []
+
+
+def test_a_new_webhook_hides_no_event_from_the_others(store: Store) -> None:
+    first = store.webhooks.create(URL, ["experiment.started", "trial.failed"]).public_id
+    made = begin(store)
+    commit(store, made, [(4, Fail(reason="killed", trial=0))])
+    second = store.webhooks.create(URL, EVENTS, threshold=0.5).public_id
+    store.webhooks.collect()
+    assert (told(store, first), told(store, second)) == (["experiment.started", "trial.failed"], [])
+
+
 def test_a_webhook_is_told_of_its_project_and_its_experiment_only(store: Store) -> None:
     def hook(**scope: str) -> str:
         return store.webhooks.create(URL, ["experiment.started"], **scope).public_id  # type: ignore[arg-type]

@@ -347,7 +347,7 @@ class Authenticate:
 
         The database is queried at most every `KNOWN_S` seconds.
         """
-        if identity is None or credential is None:
+        if identity is None or identity is LOCAL or credential is None:
             return True
         try:
             return await self._authenticator.identity_of(credential) is not None
@@ -365,7 +365,8 @@ class Authenticate:
                 raise
             detail = f"the database does not answer at the moment: {error}"
             return None, problem_response(503, detail, headers={"Retry-After": "1"})
-        if identity is None and not asks and not credential:
+        if identity is None and not asks and (credential is None or credential.is_session):
+            # A browser keeps sending the cookie of an earlier service with the same address, and its user cannot sign out.
             identity = LOCAL
         if path == SESSION:
             return identity, None  # everybody may sign in, sign out, and read whether they are signed in
@@ -406,6 +407,31 @@ def _created(start: Message) -> str | None:
 def address_of(scope: Scope) -> str:
     """Return the IP address that a request comes from, or "unknown"."""
     return scope["client"][0] if scope.get("client") else "unknown"
+
+
+class PlainAddress:
+    """ASGI middleware that writes the address of a client without IPv6 in the form of IPv4.
+
+    A socket that listens on "::" names such a client ``::ffff:10.0.0.7``. All of these addresses are in one /64 network, and are
+    neither loopback nor in a network of IPv4.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if client := scope.get("client"):
+            scope["client"] = (plain_address(client[0]), *client[1:])
+        await self._app(scope, receive, send)
+
+
+def plain_address(address: str) -> str:
+    """Return an IPv4 address that is embedded in IPv6, such as ``::ffff:10.0.0.7``, in its own form. Return others unchanged."""
+    if ":" in address:
+        with contextlib.suppress(ValueError):
+            found = ipaddress.IPv6Address(address).ipv4_mapped
+            return address if found is None else str(found)
+    return address
 
 
 def source_of(scope: Scope) -> str:

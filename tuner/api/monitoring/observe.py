@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.headers import header
 from tuner.api.monitoring.metrics import Metrics
-from tuner.api.paths import path_of
+from tuner.api.paths import keep_slashes, path_of
+from tuner.api.problems import unexpected
 from tuner.store import watched_commits
 from tuner.telemetry import log_format, tracing
 
@@ -46,7 +47,8 @@ def _below(root_path: str, location: bytes) -> bytes:
 class Observe:
     """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
 
-    It also adds the service's path prefix to the header Location of responses.
+    It also adds the service's path prefix to the header Location of responses, and answers a request that has failed with an
+    unexpected error, so that this response has the request's id too.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
@@ -60,19 +62,20 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        keep_slashes(scope)
         if self._root_path:
             # Routes then match with and without the prefix, because not all proxies strip it.
             scope["root_path"] = self._root_path
         sent = header(scope, b"x-request-id") or ""
         name = sent if REQUEST_ID.fullmatch(sent) else f"{random.getrandbits(64):016x}"
         route, ids = self._route(path_of(scope))
-        begun, status = time.perf_counter(), 500
+        begun, status, is_answered = time.perf_counter(), 500, False
         scope.setdefault("state", {})  # inner middleware puts the sender's identity into this dict
 
         async def noting(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_answered = message["status"], True
                 headers = [(key, value) for key, value in message["headers"] if key != b"x-request-id"]
                 if root := scope.get("root_path"):
                     headers = [(key, _below(root, value) if key == b"location" else value) for key, value in headers]
@@ -84,6 +87,11 @@ class Observe:
         with log_format.about(request_id=name, **ids), watched_commits(), _span(about, route, carrier) as span:
             try:
                 await self._app(scope, receive, noting)
+            except Exception as error:
+                if is_answered:
+                    raise
+                tracing.record_error(span, error)
+                await unexpected(scope, error)(scope, receive, noting)
             finally:
                 if span is not None:
                     span.set_attribute("http.response.status_code", status)

@@ -27,8 +27,8 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Context, Here
 from tuner.api.schemas import Model, Problem
-from tuner.errors import Conflict, Gone, NotFound, SpecError
-from tuner.experiment.operations.usecases import id_of
+from tuner.errors import Conflict, Gone, SpecError
+from tuner.experiment.operations.usecases import found_for_agents
 from tuner.hosts.refusals import raised
 from tuner.store import ExperimentRecord, Store
 
@@ -157,29 +157,15 @@ async def release(here: Here, experiment: ExperimentName, lease: Lease) -> Respo
     return _json(schemas.LeaseState.of(await _about(here, "release", experiment, lease, {})))
 
 
-def _found(store: Store, name: str) -> ExperimentRecord:
-    """Return the experiment with this id or name. If several have this name, return the only one that has not ended.
-
-    Raises:
-        NotFound: there is no such experiment.
-        Conflict: the name does not say which of several experiments is meant.
-    """
-    called = plain_text(name)
-    try:
-        return store.experiments.get(called)
-    except NotFound:
-        open_ones = [record for record in store.experiments.named(called) if not record.state.ended]
-        return open_ones[0] if len(open_ones) == 1 else store.experiments.get(id_of(store, called))
-
-
 def _open(store: Store, name: str) -> ExperimentRecord:
     """Return the experiment with this id or name.
 
     Raises:
-        Conflict: agents do not run the trials of this experiment.
+        NotFound: there is no such experiment.
+        Conflict: agents do not run the trials of this experiment, or the name does not say which experiment is meant.
         Gone: the experiment has ended.
     """
-    record = _found(store, name)
+    record = found_for_agents(store, plain_text(name))
     if record.spec.executor != "agents":
         raise Conflict(
             f"{record.public_id} has no work for agents: its executor is {record.spec.executor!r}, not 'agents'"
@@ -191,7 +177,7 @@ def _open(store: Store, name: str) -> ExperimentRecord:
 
 async def _about(here: Context, question: str, name: str, lease: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
     """Pass a request about a lease on to the driver host, and return the host's answer."""
-    record = await asyncio.to_thread(_found, here.store, name)
+    record = await asyncio.to_thread(found_for_agents, here.store, plain_text(name))
     return await _ask(here, question, record.public_id, {**said, "lease": plain_text(lease)}, ANSWER_S)
 
 

@@ -87,6 +87,25 @@ def _slack(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+async def _attempt(outgoing: Outgoing, due: Due) -> tuple[int | None, str]:
+    """Send a delivery once. Return the status of the response, or None and the reason why there is none."""
+    try:
+        body, timestamp = body_of(due), int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"tuner/{__version__}",
+            SIGNATURE: signature(due.secret, timestamp, body),
+            EVENT: due.event,
+            DELIVERY: due.public_id,
+        }
+        return await outgoing.post(due.url, body, headers), ""
+    except Unreachable as reason:
+        return None, str(reason)
+    except Exception as error:
+        log.exception("sending delivery %s failed", due.public_id)
+        return None, f"{type(error).__name__}: {error}"
+
+
 class Deliverer:
     """Sends deliveries to webhooks until `run` is cancelled. Several services with the same database can send at once.
 
@@ -161,19 +180,7 @@ class Deliverer:
         If the outcome cannot be stored, the delivery is sent again once the claim on it expires.
         """
         try:
-            body, timestamp = body_of(due), int(time.time())
-            headers = {
-                "Content-Type": "application/json",
-                "User-Agent": f"tuner/{__version__}",
-                SIGNATURE: signature(due.secret, timestamp, body),
-                EVENT: due.event,
-                DELIVERY: due.public_id,
-            }
-            status, error = None, ""
-            try:
-                status = await outgoing.post(due.url, body, headers)
-            except Unreachable as reason:
-                error = str(reason)
+            status, error = await _attempt(outgoing, due)
             if status is not None and 200 <= status <= 299:
                 await call(self._store.webhooks.delivered, due, status)
                 return
@@ -187,7 +194,7 @@ class Deliverer:
                 "could not store the outcome of delivery %s, so it will be sent again: %s", due.public_id, failure
             )
         except Exception:
-            log.exception("delivery %s failed; it will be sent again", due.public_id)
+            log.exception("could not store the outcome of delivery %s, so it will be sent again", due.public_id)
 
     def _wait_s(self, attempts: int) -> float:
         pause: float = min(self._retry_s * 2.0 ** (attempts - 1), MAX_RETRY_S)

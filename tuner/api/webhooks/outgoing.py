@@ -65,9 +65,19 @@ def check_url(url: str, *, private: bool) -> None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return  # a name
+        _check_name(host)
+        return
     if (why := refusal(str(address), private=private)) is not None:
         raise SpecError(why, "/url")
+
+
+def _check_name(host: str) -> None:
+    """Raise SpecError if no host can have this name."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        detail = f"no host can have the name {host!r}: a part between two dots is empty or longer than 63 characters"
+        raise SpecError(detail, "/url") from error
 
 
 def refusal(address: str, *, private: bool) -> str | None:
@@ -165,9 +175,12 @@ class _Network(httpcore.AsyncNetworkBackend):
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         """Return the IP addresses of a host. Raise Unreachable if a request may not be sent to one of them."""
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            )
+        except UnicodeError as error:
+            raise Unreachable(f"no host can have the name {host!r}: {error}") from error
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
         for address in addresses:
             if (why := refusal(address, private=self._private)) is not None:

@@ -26,6 +26,7 @@ from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
 from tuner.sdk.saved import experiments, load
+from tuner.service_url import url_of
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -46,7 +47,7 @@ def submit(settings: Settings, file: Path, key: str | None, code: Path | None = 
     code: a folder of Python code to upload first, so that the ranks can import it.
     """
     spec = dict(_spec(file))
-    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+    with connected(settings, settings.address or url_of(settings.host, settings.port)) as client:
         if code is not None:
             spec["bundle"] = client.upload_code(code)
         return client.create(spec, idempotency_key=key).id
@@ -55,7 +56,7 @@ def submit(settings: Settings, file: Path, key: str | None, code: Path | None = 
 def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: bool, key: str | None) -> str:
     """Create an experiment on a service from the spec of an existing one, with changes, and return the new experiment's id."""
     patch = _patch(changes)
-    with connected(settings, settings.address or f"http://{settings.host}:{settings.port}") as client:
+    with connected(settings, settings.address or url_of(settings.host, settings.port)) as client:
         return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.cli.service.experiments import connected
+from tuner.service_url import url_of
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ def tested(settings: Settings, webhook: str) -> tuple[bool, str]:
 
 
 def _service(settings: Settings) -> AbstractContextManager[Client]:
-    return connected(settings, settings.address or f"http://{settings.host}:{settings.port}")
+    return connected(settings, settings.address or url_of(settings.host, settings.port))

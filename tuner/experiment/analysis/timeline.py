@@ -89,7 +89,7 @@ class Timeline:
 
 def timeline(store: Store, record: ExperimentRecord, *, first: int, most: int, now: float) -> Timeline:
     """Return the timeline of up to `most` trials, starting with number `first`, and of the devices that they used."""
-    numbers = list(range(first, first + most))
+    numbers = list(range(first, min(first + most, sum(record.counts.values()))))
     found = store.trials.numbered(record.id, numbers)
     ended = record.ended_at if record.state.ended else None
     clock = record.clock

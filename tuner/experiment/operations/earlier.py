@@ -185,9 +185,13 @@ def _fitting(spec: Spec, newest: Iterable[ExperimentRecord], count: int) -> Foun
 
 
 def _named(store: Store, called: str) -> ExperimentRecord:
-    if called.startswith("exp_"):
-        return store.experiments.get(called)
     found = store.experiments.named(called)
+    if called.startswith("exp_"):
+        try:
+            return store.experiments.get(called)
+        except NotFound:
+            if not found:
+                raise
     if not found:
         names = store.experiments.newest_names(1000)
         raise NotFound(f"no experiment {called!r}{did_you_mean(called, names, chr(39))}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,7 +43,8 @@ def fork_experiment(
         changes: a JSON merge patch (RFC 7396) of the spec.
         checker: the checker that imports the entrypoint in a helper process.
         learn: True to add the original experiment to `warm_start`, so that the fork learns from its trials.
-        idempotency_key: if this key was used before with the same spec, return the experiment that was created with it.
+        idempotency_key: if this key was used before with the same arguments, return the experiment that was created with it,
+            even if the original experiment has changed since then.
         prepare: a function that is applied to the changed spec before the check.
         storage: where local directories of the `runtime_env` are packed if the spec has no storage.
 
@@ -49,18 +52,29 @@ def fork_experiment(
         NotFound: there is no such experiment.
         SpecError: the changed spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
-        Conflict: the key was used before with another spec.
+        Conflict: the key was used before with other arguments.
     """
     source = store.experiments.get(experiment)
-    data = prepare(_changed(source, changes, learn))
+    request = _hash(source.public_id, changes, learn)
+    asked = _changed(source, changes, learn)
+    if idempotency_key is not None and isinstance(project := asked["project"], str):
+        found = store.experiments.forked_with(idempotency_key, project, request)
+        if found is not None:
+            return found
+    data = prepare(asked)
     spec, names, sent = parsed(data, _kept_function(store, source, data))
-    spec = replace(spec, forked_from=source.public_id)
+    spec = replace(spec, forked_from=source.public_id, fork_request=request)
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
     inherited = source.spec.warm_start if isinstance(source.spec.warm_start, list | tuple) else ()
     spec = packed(store, with_earlier(store, spec, inherited if "warm_start" not in changes else ()), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)
+
+
+def _hash(source: str, changes: Mapping[str, Any], learn: bool) -> str:
+    """Return a hash of a request for a fork. source: the public id of the original experiment."""
+    return hashlib.sha256(json.dumps([source, changes, learn], sort_keys=True).encode()).hexdigest()
 
 
 def _changed(source: ExperimentRecord, changes: Mapping[str, Any], learn: bool) -> dict[str, Any]:

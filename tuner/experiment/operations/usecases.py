@@ -135,10 +135,17 @@ def dry_run(
     checker: Checker,
     configurations: int = 5,
     seconds_per_iteration: float | None = None,
+    store: Store | None = None,
 ) -> Preview:
-    """Check a spec as `create_experiment` does, and return what the experiment would do. Nothing is stored."""
+    """Check a spec as `create_experiment` does, and return what the experiment would do. Nothing is stored.
+
+    store: the database with the earlier experiments. Without it, `warm_start` is neither checked nor used.
+    """
     spec, names, sent = parsed(data, checker=checker)
     checked_code(spec, names, sent, checker)
+    if store is not None:
+        default = None if "warm_start" in data else store.projects.settings(spec.project).warm_start
+        spec = with_earlier(store, spec, default=default)
     with functions_by_name():
         return preview(spec, configurations, seconds_per_iteration)
 
@@ -438,6 +445,20 @@ def id_of(store: Store, called: str) -> str:
         hint = did_you_mean(called, names, chr(39)) if names else "; the database has no experiments (see TUNER_HOME)"
         raise NotFound(f"no {what} {called!r}{hint}")
     return found[0].public_id
+
+
+def found_for_agents(store: Store, called: str) -> ExperimentRecord:
+    """Return the experiment with this id or name. If several have this name, return the only one that has not ended.
+
+    Raises:
+        NotFound: there is no such experiment.
+        Conflict: the name does not say which of several experiments is meant.
+    """
+    try:
+        return store.experiments.get(called)
+    except NotFound:
+        open_ones = [record for record in store.experiments.named(called) if not record.state.ended]
+        return open_ones[0] if len(open_ones) == 1 else store.experiments.get(id_of(store, called))
 
 
 def numbered(store: Store, experiment: str, number: int) -> str:

@@ -98,6 +98,7 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
             errors.append((f"/{name}", "must not be null"))
     if errors:
         raise SpecError(errors)
+    check_strings(plain, errors)
     if "name" in given:
         found["name"] = model.name
     for name in ("notes", "priority", "weight"):
@@ -114,7 +115,6 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
         found["limits"] = _changed_limits(spec, model.limits or {}, errors)
     if "space" in given or "assume" in given:
         try:
-            check_strings({"space": model.space, "assume": model.assume}, errors)
             found |= respaced(spec, model.space or {}, model.assume or {}, begun=begun) if not errors else {}
         except SpecError as error:
             errors += error.errors

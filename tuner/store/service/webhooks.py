@@ -228,6 +228,7 @@ class Webhooks:
             SECRET_PREFIX + secrets.token_urlsafe(32),
             at(now),
         )
+        self._catch_up(at(now))
         with self._database.write() as cursor:
             count = cursor.value("SELECT count(*) FROM webhook")
             if count >= MAX_WEBHOOKS:
@@ -235,7 +236,7 @@ class Webhooks:
             if not count:
                 # The cursors have not moved since the last webhook was deleted.
                 cursor.execute("DELETE FROM webhook_cursor")
-            cursor.execute(_BASELINE)
+                cursor.execute(_BASELINE)
             names = "public_id, url, events, project, experiment, format, threshold, secret, created_at"
             cursor.execute(f"INSERT INTO webhook ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", made)
         return self.get(made[0])
@@ -266,6 +267,8 @@ class Webhooks:
     ) -> WebhookRecord:
         """Change a webhook. A value that is None stays the same. Pending deliveries go to the new URL.
 
+        New events and a new threshold apply to what happens from now on.
+
         Raises:
             NotFound: there is no such webhook.
             SpecError: `objective.reached` has no threshold.
@@ -275,6 +278,8 @@ class Webhooks:
         threshold = old.threshold if threshold is None else threshold
         _check(events, threshold)
         values = (url or old.url, dumps(list(events)), format or old.format, threshold, old.id)
+        if (events, threshold) != (old.events, old.threshold):
+            self._catch_up(at(None))
         with self._database.write() as cursor:
             cursor.execute("UPDATE webhook SET url = ?, events = ?, format = ?, threshold = ? WHERE id = ?", values)
         return self.get(public_id)
@@ -320,16 +325,31 @@ class Webhooks:
     def collect(self, now: float | None = None) -> None:
         """Add deliveries for all events since any service last called this."""
         with self._collecting:
-            hooks = Webhooks(self._database).all()
-            if not hooks:
-                self._seen.clear()
-                return
-            with self._database.cursor() as (cursor, _):
-                changed = [_changed(row) for row in cursor.rows(_CHANGED)]
-                found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
-            for one, (place, rows) in zip(changed, found, strict=True):
-                self._tell(one, place, rows, at(now))
+            changed = self._collect(at(now))
             self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
+
+    def _collect(self, now: float, *, advance: bool = False) -> list[_Changed]:
+        """Add deliveries for the events since the cursors, and return the experiments that had changed.
+
+        advance: move every cursor, also where there is nothing to send.
+        """
+        hooks = Webhooks(self._database).all()
+        if not hooks:
+            return []
+        with self._database.cursor() as (cursor, _):
+            changed = [_changed(row) for row in cursor.rows(_CHANGED)]
+            found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
+        for one, (place, rows) in zip(changed, found, strict=True):
+            self._tell(one, place, rows, now, advance=advance)
+        return changed
+
+    def _catch_up(self, now: float) -> None:
+        """Collect what has happened so far, and move all cursors past it, so that no webhook is told of it later."""
+        everything = Webhooks(self._database)  # it has no `_seen`, so it reads on from the cursors
+        changed = everything._collect(now, advance=True)
+        until = {one.id: one.now.seq for one in changed}
+        while any(one.before is not None and one.before.seq < until.get(one.id, 0) for one in changed):
+            changed = everything._collect(now, advance=True)
 
     def _find(self, cursor: Cursor, found: _Changed, hooks: Sequence[WebhookRecord]) -> tuple[_Place, list[_ToTell]]:
         """Return the events to send about one experiment, and the position in the log up to which they were collected."""
@@ -349,10 +369,15 @@ class Webhooks:
         ]
         return found.now._replace(seq=until), rows
 
-    def _tell(self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float) -> None:
-        """Add the deliveries of one experiment. If there is nothing to send, as after most reports, write nothing."""
+    def _tell(
+        self, found: _Changed, place: _Place, rows: Sequence[_ToTell], now: float, *, advance: bool = False
+    ) -> None:
+        """Add the deliveries of one experiment. If there is nothing to send, as after most reports, write nothing.
+
+        advance: move the cursor in any case.
+        """
         before = found.before
-        if rows or before is None or place._replace(seq=before.seq) != before:
+        if advance or rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
                 if not _advance(cursor, found, place):
                     return  # another service has already collected these events

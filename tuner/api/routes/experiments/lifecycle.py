@@ -136,7 +136,8 @@ async def dry_run(
 ) -> Response:
     def dry_run() -> Response:
         spec = here.bundles.applied(_in_project(here, data))
-        return answer(schemas.DryRun.of(usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration)))
+        found = usecases.dry_run(spec, here.checker, configurations, seconds_per_iteration, here.store)
+        return answer(schemas.DryRun.of(found))
 
     return await here.off_the_pool(dry_run)
 

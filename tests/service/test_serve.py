@@ -1,0 +1,51 @@
+"""Test what `tuner serve` prints when it starts."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.api import server
+from tuner.service import serve
+from tuner.service.early import answering
+from tuner.settings import Settings
+from tuner.store import Store
+from tuner.store.service.access import Role
+from tuner.telemetry import log_format
+
+
+class NoSupervisor(nullcontext[None]):
+    """A supervisor without Ray."""
+
+    poke = problem = look = cluster = metrics = agents = profile = driver_log = None
+
+
+class NoServer:
+    """A server that ends at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def run(self, **_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"), [("0.0.0.0", "localhost"), ("127.0.0.1", "127.0.0.1"), ("::", "localhost"), ("::1", "[::1]")]
+)
+def test_the_address_that_is_printed_works_in_a_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, shown: str
+) -> None:
+    monkeypatch.setattr(server, "Server", NoServer)
+    monkeypatch.setattr(serve, "_load_ahead", lambda _: None)
+    monkeypatch.setattr(log_format, "configure", lambda *_: None)
+    settings = Settings(home=tmp_path, host=host)
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        store.access.create_token("me", Role.ADMIN)
+    with answering("127.0.0.1", 0) as early:  # the machine of the test may have no IPv6
+        port = early.listening.getsockname()[1]
+        supervisor: Any = NoSupervisor()
+        serve._serve(settings, early, supervisor)
+    assert f"tuner is at http://{shown}:{port}   (database" in capsys.readouterr().out
