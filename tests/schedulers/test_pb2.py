@@ -249,6 +249,7 @@ def test_its_json_form_and_rays_object() -> None:
         ({"lr": [1e-3, 7]}, "hyperparam_bounds.lr: 7 is outside the parameter's domain"),
         ({"lr": [1e-2, 1e-3]}, "hyperparam_bounds.lr: expected lower < upper"),
         ({"lr": 3}, r"hyperparam_bounds.lr: expected \[lower, upper\], got 3"),
+        (["lr"], r"hyperparam_bounds: expected an object: parameter -> \[lower, upper\], got \['lr'\]"),
     ],
 )
 def test_bad_bounds(bounds: dict[str, Any], says: str) -> None:

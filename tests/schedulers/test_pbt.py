@@ -345,6 +345,11 @@ def test_mutations_come_back_from_json() -> None:
         ),
         ({"hyperparam_mutations": {"lr": [5.0]}}, "hyperparam_mutations.lr: 5.0 is outside"),
         ({"hyperparam_mutations": {"lr": []}}, "hyperparam_mutations.lr: the list of values is empty"),
+        ({"hyperparam_mutations": {"lr": {}}}, "hyperparam_mutations.lr: the object is empty"),
+        (
+            {"hyperparam_mutations": {"lr": 0.1}},
+            "hyperparam_mutations.lr: expected a list of values, a domain .*, got 0.1",
+        ),
         ({"quantile_fraction": 0.6}, "quantile_fraction: expected at most 0.5, got 0.6"),
         ({"perturbation_interval": 0}, "perturbation_interval: expected a number above 0"),
         ({"perturbation_factors": [1.2, -1]}, "perturbation_factors.1: expected a number above 0, got -1"),

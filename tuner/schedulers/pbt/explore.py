@@ -34,9 +34,11 @@ def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
         if isinstance(value, Mapping) and isinstance(value.get("function"), str) and len(value) == 1:
             yield path, Mutation(function=import_function(f"{AT}/{path}/function", value["function"]))
         elif isinstance(value, Mapping) and not isinstance(value.get("type"), str):
+            if not value:
+                raise SpecError("the object is empty", f"/{AT}/{path}")
             yield from read_mutations(value, path)
         elif isinstance(value, Mapping):
-            yield path, Mutation(domain=_space(path, value, json=True).to_json()["it"])
+            yield path, Mutation(domain=_domain(path, value, json=True))
         elif isinstance(value, (list, tuple, range)):
             if not value:
                 raise SpecError("the list of values is empty", f"/{AT}/{path}")
@@ -44,7 +46,7 @@ def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
         elif callable(value) and not hasattr(value, "sample"):
             yield path, Mutation(function=value)
         else:
-            yield path, Mutation(domain=_space(path, value).to_json()["it"])
+            yield path, Mutation(domain=_domain(path, value))
 
 
 def mutations_to_json(mutations: Mapping[str, Mutation]) -> dict[str, Any]:
@@ -59,6 +61,15 @@ def mutations_to_json(mutations: Mapping[str, Mutation]) -> dict[str, Any]:
         else (mutation.values if mutation.values is not None else mutation.domain)
         for path, mutation in mutations.items()
     }
+
+
+def _domain(path: str, value: Any, json: bool = False) -> Mapping[str, Any]:
+    """Return the JSON form of a domain. Raise SpecError if nothing can be drawn from it, as from a constant."""
+    space = _space(path, value, json)
+    if not len(space):
+        raise SpecError(f"expected a list of values, a domain or a function, got {value!r}", f"/{AT}/{path}")
+    domain: Mapping[str, Any] = space.to_json()["it"]
+    return domain
 
 
 def _space(path: str, value: Any, json: bool = False) -> Space:

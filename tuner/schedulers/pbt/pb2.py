@@ -208,6 +208,8 @@ class PB2(PopulationBasedTraining):
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> list[tuple[str, list[float]]]:
     """Return (path, [lower, upper]) from a dict that may be nested."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"expected an object: parameter -> [lower, upper], got {given!r}", f"/{AT}")
     found = []
     for key, value in given.items():
         path = f"{prefix}/{key}" if prefix else str(key)
