@@ -409,14 +409,17 @@ class State:
     def may_yield(self, trial: Trial) -> bool:
         """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
 
-        It must be running, and must either have a checkpoint to continue from or save one at every report.
+        It must be running, and must either save a checkpoint at every report or have saved one to continue from. A checkpoint
+        that it took over from another trial does not count: it would lose all that it has trained since.
         """
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
         free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
         saves = segment.offers and segment.offer == segment.report_no + 1
-        return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
+        start, inherited = trial.checkpoint, trial.inherited
+        saved = start is not None and (inherited is None or start.id != inherited.id)
+        return free and segment.report_no > 0 and (saved or saves)
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision. Return the facts about which the scheduler may have to decide."""
