@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import tuner
 from tests.driver.bench import Bench, launches
+from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState
 
@@ -67,3 +68,19 @@ def test_a_simulated_search_has_the_limit_too() -> None:
     )
     assert (result.state, len(result.trials)) == (ExperimentState.FAILED, 2)
     assert "max_failed_trials is 2" in (result.error or "")
+
+
+def test_trials_that_a_user_asks_for_reset_no_count_of_a_search_that_goes_on() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1, "max_failed_trials": 3})
+    for number in (0, 1):
+        fail(bench, number)
+        bench.command("retry", number)
+        bench.feed(e.Commanded(time=bench.tick(), command="continue", for_trials=True))
+    bench = bench.successor()
+    assert bench.core.state is ExperimentState.RUNNING
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    fail(bench, 2)
+    assert bench.core.state is ExperimentState.FAILED
+    bench.command("retry", 2)
+    bench.feed(e.Commanded(time=bench.tick(), command="continue", for_trials=True))
+    assert bench.core.state is ExperimentState.RUNNING, "the search had ended, so it counts anew"
