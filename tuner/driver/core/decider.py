@@ -117,7 +117,7 @@ class Decider:
             case e.Enqueued() | e.Pinned():
                 return ()
             case e.BudgetSpent() | e.GpuHoursSpent():
-                return stop_all(self.experiment, self.experiment.finishing or "")
+                return stop_all(self.experiment, limits.spent(event))
             case e.Suggested():
                 return self._after_suggestion(event)
             case e.ModelFitted():

@@ -290,7 +290,7 @@ class State:
             case e.Pinned():
                 self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
-                self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
+                self.finishing = self.finishing or limits.spent(event)
                 self.capped = True
             case e.RoomWanted():
                 commands.make_room(self, event)
@@ -300,7 +300,7 @@ class State:
                 self.sizes.granted = event.workers
                 self.sizes.held = max(self.sizes.held or 0, event.workers)
             case e.BudgetSpent():
-                self.finishing = f"the time budget of {event.seconds:g} s is spent"
+                self.finishing = self.finishing or limits.spent(event)
             case e.Suggested():
                 self.exhausted = self.exhausted or event.params is None
             case e.Drawn():
