@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import tuner
-from tests.driver.bench import Bench, launches
+from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState
@@ -113,3 +113,14 @@ def test_trials_that_a_limit_stops_while_the_search_ends_name_the_limit() -> Non
     bench.feed(e.BudgetSpent(time=bench.tick(), seconds=60))
     assert bench.core.trials[0].reason == "the time budget of 60 s is spent"
     assert "none has ever reported" in (bench.core.experiment.finishing or "")
+
+
+def test_used_up_gpu_hours_also_end_the_segments_that_are_ending_already() -> None:
+    """A trial that has completed may be saving its last checkpoint, on GPUs that are not paid for."""
+    bench = Bench(limits={"max_concurrent_trials": 2, "gpu_hours": 1.0}, max_t=1)
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0)
+    assert (bench.states[0], bench.verdict(0)) == ("completed", "stop")
+    out = bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=1.0))
+    assert sorted(interrupts(out)) == [0, 1]

@@ -292,6 +292,7 @@ class State:
             case e.GpuHoursSpent():
                 self.finishing = self.finishing or limits.spent(event)
                 self.capped = True
+                self._end_leaving()
             case e.RoomWanted():
                 commands.make_room(self, event)
             case e.SlotsChanged():
@@ -405,6 +406,13 @@ class State:
                 self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
         self.lost_uploads = self.checkpoints.lose_uploads(died=self.spec.executor != "agents")
         self.checkpoints.decide_again()
+
+    def _end_leaving(self) -> None:
+        """Interrupt again the segments that a verdict is already ending, such as one that saves its last checkpoint."""
+        for number in self.segments.holding:
+            trial = self.trials[number]
+            if trial.segments[-1].leaving:
+                self.act(Interrupt(trial.ref, "stop"))
 
     def may_yield(self, trial: Trial) -> bool:
         """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
