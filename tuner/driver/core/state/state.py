@@ -128,8 +128,7 @@ class State:
 
     def start_t(self, trial: Trial) -> float:
         """Return the value of time_attr at the start of the trial's newest segment."""
-        begun = trial.segments[-1].start_iteration
-        return float(begun) if self.spec.time_attr == "training_iteration" else trial.times.get(begun, 0.0)
+        return trial.segments[-1].start_t
 
     @property
     def counts_time(self) -> bool:
