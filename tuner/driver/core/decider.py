@@ -335,12 +335,15 @@ class Decider:
             yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
-        """Stop the search's trials once the rest of the time budget is reserved for repeats."""
+        """Stop the search's trials once the rest of the time budget is reserved for repeats.
+
+        Trials that users have enqueued since may use that time.
+        """
         if not repeats.time_is_for_repeats(self.experiment):
             return
         why = "the rest of the time budget is kept for repeats of the leading configurations"
         for trial in self.trials.searched:
-            if trial.state in (_S.RUNNING, _S.PENDING):
+            if trial.state in (_S.RUNNING, _S.PENDING) and trial.number not in self.experiment.late:
                 yield d.Stop(trial=trial.number, reason=why)
 
     def _use_slots(self) -> Iterator[Decision | Question]:
@@ -442,6 +445,7 @@ class Decider:
             params={**drawn, **enqueued.params} if enqueued.parent is not None else drawn,
             number=number,
             asked=True,
+            late=repeats.time_is_for_repeats(self.experiment),
             checkpoint=enqueued.checkpoint,
             parent=enqueued.parent,
             tags={"asked_by": enqueued.key} if enqueued.key else {},

@@ -71,6 +71,7 @@ class State:
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.pauses = Pauses()
         self.queue: deque[EnqueuedTrial] = deque()  # enqueued trials that have not been started
+        self.late: set[int] = set()  # the trials of users that may use the time that is reserved for repeats
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
@@ -494,6 +495,8 @@ class State:
             self._interrupt(self.segments.plan(trial, "fork", seq, kept.info, decision.workers))
         else:
             self._interrupt(self.segments.plan(trial, "start", seq, workers=decision.workers))
+        if decision.late:
+            self.late.add(trial.number)
         if decision.asked:
             self.checkpoints.add_requests(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]
