@@ -172,6 +172,7 @@ class Suggested(_Event):
     params: Mapping[str, Any] | None  # None: the searcher has no more configurations
     state: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    outdated: bool = False  # whether a user has changed the spec since the searcher was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

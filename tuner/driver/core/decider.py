@@ -66,6 +66,7 @@ class Decider:
         self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
         self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
+        self._amended = False  # the spec has changed since the searcher was asked
         self._exhausted = False  # the searcher has no more configurations
         self._fitting = False
         self._fit_again = 0.0
@@ -85,6 +86,13 @@ class Decider:
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
+
+    def dated(self, event: Event) -> Event:
+        """Mark a proposal whose searcher was asked before the spec was changed: that it has no more says nothing then."""
+        if not isinstance(event, e.Suggested) or not self._amended:
+            return event
+        self._amended = False
+        return replace(event, outdated=True)
 
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
@@ -109,6 +117,7 @@ class Decider:
                 return after_command(self.experiment, event)
             case e.Amended():
                 self._exhausted = False
+                self._amended = self._asked is not None
                 self._outdated = self._asked is not None and "space" in event.changes
                 why = event.reason or f"a user changed {names(event.changes)}"
                 return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]

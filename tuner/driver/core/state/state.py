@@ -303,7 +303,7 @@ class State:
             case e.BudgetSpent():
                 self.finishing = self.finishing or limits.spent(event)
             case e.Suggested():
-                self.exhausted = self.exhausted or event.params is None
+                self.exhausted = self.exhausted or (event.params is None and not event.outdated)
             case e.Drawn():
                 trial = self.touch(event.trial)
                 trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
