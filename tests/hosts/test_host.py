@@ -29,6 +29,7 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import LostLease
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
 from tuner.hosts.driven import Driven, HostGroups
@@ -526,6 +527,33 @@ async def test_what_is_to_be_cancelled_is_taken_up_for_that(host: Host) -> None:
     verbs.act(host.store, "cancel", left.public_id)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.CANCELLED
+
+
+async def test_a_driver_whose_lease_is_taken_says_so_to_who_waits(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop has slept for longer than the lease, and a service has taken the search over."""
+
+    async def run(self: HostGroups, segment: SegmentRef, milestone: int | None) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr(HostGroups, "run", run)
+    monkeypatch.setattr(RayExecutor, "clean_up", lambda self: 0)
+    monkeypatch.setattr(RayExecutor, "listen_at", lambda self: "127.0.0.1")
+    monkeypatch.setattr(ShortCollections, "begin", lambda self: None)
+    host.settings = dataclasses.replace(host.settings, usage_every_s=0.0, lease_s=0.3)
+    made = host.store.experiments.create(a_spec(**SMALL))
+    waits = asyncio.create_task(host.drive(made.public_id))
+    try:
+        async with asyncio.timeout(20):
+            while made.id not in host.driving.driven:
+                await asyncio.sleep(0.01)
+        host.store.drivers.claim(made.id, "another", 60.0, time.time() + 3600)
+        with pytest.raises(LostLease, match="another driver has claimed it"):
+            await asyncio.wait_for(waits, 20)
+        assert not host.driving.tasks
+    finally:
+        waits.cancel()
+        await host.close()
 
 
 async def test_what_a_script_has_ended_but_not_released_is_released(

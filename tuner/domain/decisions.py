@@ -35,6 +35,7 @@ class Start(_Decision):
     state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
     tags: Mapping[str, Any] = field(default_factory=dict)  # state of the scheduler, such as the bracket
     asked: bool = False  # whether a user has enqueued the trial
+    late: bool = False  # whether a user's trial starts in the time that is reserved for repeats, and may use it
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of the trial that saved `checkpoint`
     space_revision: int | None = None  # the revision of the space that `params` are from; None: the present revision

@@ -172,6 +172,7 @@ class Suggested(_Event):
     params: Mapping[str, Any] | None  # None: the searcher has no more configurations
     state: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    outdated: bool = False  # whether a user has changed the spec since the searcher was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +203,17 @@ class ModelFitted(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded(_Event):
-    """A user has given a command to one trial, or to the whole experiment if `trial` is None."""
+    """A user has given a command to one trial, or to the whole experiment if `trial` is None.
+
+    for_trials: True for a `continue` that came with a request for trials. It lets an experiment that has ended or is ending
+        run again, and changes no limit of a search that is going on.
+    """
 
     KIND = "commanded"
     command: Command
     trial: int | None = None
     reason: str = ""
+    for_trials: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ class Segment:
     held_s: float | None = None  # the part of startup_s during which its group had resources
     warm: bool = False
     space_revision: int = 0  # the revision of the search space that `params` are from
+    start_t: float = 0.0  # time_attr's value at its start
     workers: int = 1  # number of ranks; while it is planned, the number that it should get
 
     @property

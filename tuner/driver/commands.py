@@ -19,4 +19,5 @@ def as_event(command: CommandRecord) -> Event:
         payload = command.payload
         return Pinned(time=time.time(), checkpoint=payload["checkpoint"], pinned=payload["pinned"])
     name = cast("Command", command.command)
-    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason)
+    for_trials = bool(command.payload.get("for_trials"))
+    return Commanded(time=time.time(), command=name, trial=command.trial, reason=command.reason, for_trials=for_trials)

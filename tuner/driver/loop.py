@@ -97,6 +97,11 @@ class ExperimentLoop:
         self.deciding = asyncio.Lock()
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
 
+    @property
+    def stopped(self) -> BaseException | None:
+        """Return why the loop takes no more events; None if it still takes them."""
+        return self._stopped
+
     # ------------------------------------------------------------------------------------------------ in
 
     def put(

@@ -207,8 +207,10 @@ class RankInbound:
         return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last)
 
     async def settled(self, segment: SegmentRef) -> None:
-        """Wait until the event that ends the segment is committed."""
+        """Wait until the event that ends the segment is committed. Raise RuntimeError if the loop stops before that."""
         while self.core.experiment.segment(segment) is not None:
+            if (why := self.loop.stopped) is not None:
+                raise RuntimeError(f"the experiment is no longer driven here: {why}") from why
             await asyncio.sleep(SETTLE_S)
         late = Waiting(time=time.time(), trial=segment.trial, segment=segment.ordinal, reason="it has ended")
         await self.loop.put(late)  # this event changes nothing, and is handled after the commit

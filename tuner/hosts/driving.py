@@ -53,6 +53,7 @@ class Driving:
         self.claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
+        self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
     def begin(self, record: ExperimentRecord, executor: str = "") -> None:
@@ -99,6 +100,7 @@ class Driving:
                             continue  # the lease was released meanwhile
                         log.warning("%s", error)
                         if (task := self.tasks.get(key)) is not None:
+                            self._lost[key] = error
                             task.cancel()
                     except Exception as error:
                         log.warning("a lease could not be renewed: %s", error)
@@ -114,7 +116,12 @@ class Driving:
             self.not_before[record.id] = time.time() + AGAIN_S
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
-        """Drive an experiment, and write to its driver's log how that ends."""
+        """Drive an experiment, and write to its driver's log how that ends.
+
+        Raises:
+            Conflict: the experiment has ended, or another driver has claimed it first.
+            LostLease: another driver has claimed the experiment since.
+        """
         logs = self._host.driver_logs
         epoch: int | None = None
         with log_format.about(experiment=record.public_id):
@@ -125,6 +132,11 @@ class Driving:
                 state = await self._drive_claimed(record, epoch, executor)
                 logs.say(record.public_id, "no longer driven here: the experiment is %s", state)
                 return state
+            except asyncio.CancelledError:
+                if (lost := self._lost.get(record.id)) is None:
+                    raise
+                logs.say(record.public_id, "no longer driven here: %s", lost)
+                raise lost from None
             except Exception as error:
                 # The experiment has ended, or another driver was quicker.
                 if epoch is None and isinstance(error, Conflict):
@@ -135,6 +147,7 @@ class Driving:
                 log.error("experiment %s is no longer driven: %s", record.public_id, what, exc_info=error)
                 raise
             finally:
+                self._lost.pop(record.id, None)
                 logs.end(record.public_id)
 
     async def _drive_claimed(self, record: ExperimentRecord, epoch: int, executor: str) -> ExperimentState:

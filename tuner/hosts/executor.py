@@ -68,7 +68,7 @@ class SegmentInbox(Inbox, Protocol):
         """
 
     async def settled(self, segment: SegmentRef) -> None:
-        """Wait until the event that ends the segment is committed."""
+        """Wait until the event that ends the segment is committed. Raise RuntimeError if the loop stops before that."""
 
 
 class SegmentGroups(Protocol):

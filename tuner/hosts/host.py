@@ -194,6 +194,7 @@ class Host:
 
         Raises:
             Conflict: another live driver has the experiment.
+            LostLease: another driver has taken the experiment over.
         """
         await self.start()
         while True:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState
-from tuner.errors import ClusterUnreachable, Conflict, SpecError, TunerError
+from tuner.errors import ClusterUnreachable, Conflict, LostLease, SpecError, TunerError
 from tuner.names import RAY_CLIENT, gp_needs_torch, no_ray_client
 from tuner.sdk.executors import choose
 from tuner.sdk.live.interrupts import CTRL_C, Interrupts
@@ -46,7 +46,7 @@ def drive_here(
                 while not wait([done], POLL_S).done:
                     _tell(progress, interrupts, host.poke)
                 done.result()
-        except Conflict:
+        except (Conflict, LostLease):
             with interrupts.heard():
                 _follow(store, experiment_id, progress, interrupts)
 
@@ -102,8 +102,8 @@ def drive_on_ray(
                 ):
                     _wait(host, experiment_id, progress, interrupts, why)
                 break
-            except Conflict:
-                if attempt == 0:
+            except (Conflict, LostLease) as error:
+                if attempt == 0 or isinstance(error, LostLease):
                     with interrupts.heard():
                         _follow(store, experiment_id, progress, interrupts)
                     break
@@ -190,7 +190,7 @@ def _got(answer: Any) -> Any:
 
 
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
-    """Follow an experiment that a running service drives."""
+    """Follow an experiment that another driver runs."""
     progress.say("another driver, such as `tuner serve`, is running this experiment; following it")
     while True:
         record = store.experiments.get(experiment_id)

@@ -32,6 +32,10 @@ UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED
 WHERE id = ?"""
 
 
+FOR_TRIALS = {"for_trials": True}
+"""The payload of a `continue` that is added to a request for trials; see `Commanded`."""
+
+
 class Commands:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,7 +70,7 @@ class Commands:
             if found is None:
                 found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
                 if reopen:
-                    insert(cursor, experiment_id, "continue", None, reason, {}, at(now))
+                    insert(cursor, experiment_id, "continue", None, reason, FOR_TRIALS, at(now))
                     adopt_ended(cursor, experiment_id)
         return int(found)
 

@@ -318,3 +318,21 @@ def test_an_ended_experiment_continues_in_a_new_space() -> None:
     assert launches(bench.command("continue")) == [(2, 1), (3, 1)]
     assert all(set(bench.core.trials[number].params) == {"x", "z"} for number in (2, 3))
     check_folds(bench, range(1, len(bench.log)))
+
+
+def test_a_searcher_that_had_no_more_of_the_old_space_is_asked_about_the_new_one() -> None:
+    bench = Bench(num_samples=10, limits={"max_concurrent_trials": 1})
+    bench.core.searcher.is_heavy = lambda trials: True  # type: ignore[method-assign]
+    bench.started(0)
+    bench.reported(0)
+    assert Ask(1) in bench.ended(0, "returned").actions
+    new = Space.from_python({"x": tuner.uniform(0, 5)}).to_json()
+    changes = {"space": new, "former_spaces": [bench.spec.space], "assumed": {}}
+    bench.feed(e.Amended(time=bench.tick(), changes=changes))
+    out = bench.feed(e.Suggested(time=bench.tick(), number=1, params=None))
+    assert Ask(1) in out.actions
+    assert bench.core.state is ExperimentState.RUNNING
+    later = bench.successor()
+    assert not later.core.experiment.exhausted
+    bench.feed(e.Suggested(time=bench.tick(), number=1, params=None))
+    assert bench.core.state is ExperimentState.COMPLETED

@@ -98,3 +98,19 @@ def test_a_trial_that_saves_at_every_report_needs_no_checkpoint_yet() -> None:
     assert wanted(bench, 1) == [1]
     bench.reported(1, checkpoint=True)
     assert bench.verdict(1) == "pause"
+
+
+def test_a_fork_that_has_saved_no_checkpoint_of_its_own_is_left_alone() -> None:
+    bench = running()
+    point = {"params": dict(bench.core.trials[0].params), "checkpoint": "ckp_0_1_1", "parent": 0}
+    bench.feed(e.Enqueued(time=bench.tick(), points=[{**point, "space_revision": None}]))
+    bench.command("stop", 1)
+    bench.ended(1)
+    bench.started(2)
+    bench.reported(2)
+    fork = bench.core.trials[2]
+    assert fork.checkpoint is not None, "it started from this checkpoint of trial 0"
+    assert not bench.core.may_yield(fork.ref)
+    assert wanted(bench, 2) == []
+    bench.reported(2, checkpoint=True)
+    assert wanted(bench, 2) == [2]

@@ -9,8 +9,9 @@ import pytest
 
 from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
-from tuner.domain.events import CheckpointInfo, CheckpointSaved
+from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.driver.commands import as_event
 from tuner.errors import Conflict, StoreError
 from tuner.experiment.operations.trials import enqueue, pin
 from tuner.experiment.operations.usecases import continue_experiment
@@ -73,3 +74,16 @@ def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> 
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], deletes=["ckp_1"]), T0)
     with pytest.raises(Conflict, match="ckp_1 has been deleted"):
         pin(sqlite_store, "ckp_1", True)
+
+
+@pytest.mark.parametrize(("ask", "for_trials"), [(retry, True), (a_configuration, True), (more_samples, False)])
+def test_only_a_continue_that_comes_with_trials_leaves_the_counts_of_limits_alone(
+    sqlite_store: Store, ask: Callable[[Store, ExperimentRecord], None], for_trials: bool
+) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    trial.state = TrialState.FAILED
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=[trial]), T0 + 1)
+    ask(sqlite_store, made)
+    event = as_event(sqlite_store.commands.pending([made.id])[-1])
+    assert isinstance(event, Commanded)
+    assert (event.command, event.for_trials) == ("continue", for_trials)

@@ -95,6 +95,7 @@ class Core:
         effects = self._effects = Effects()
         if self._is_stale(event):
             return effects
+        event = self.decider.dated(event)
         missed = len(self.experiment.missed)
         facts = self._apply(event)
         for decision in self.decider.after_event(event, self.experiment.missed[missed:]):

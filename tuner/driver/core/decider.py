@@ -66,6 +66,7 @@ class Decider:
         self.scheduler, self.stopper, self.trials = experiment.scheduler, experiment.stopper, experiment.trials
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
         self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
+        self._amended = False  # the spec has changed since the searcher was asked
         self._exhausted = False  # the searcher has no more configurations
         self._fitting = False
         self._fit_again = 0.0
@@ -85,6 +86,13 @@ class Decider:
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
 
     # -- after an event --------------------------------------------------------------------------------------------------
+
+    def dated(self, event: Event) -> Event:
+        """Mark a proposal whose searcher was asked before the spec was changed: that it has no more says nothing then."""
+        if not isinstance(event, e.Suggested) or not self._amended:
+            return event
+        self._amended = False
+        return replace(event, outdated=True)
 
     def after_event(self, event: Event, missed: Sequence[str] = ()) -> Iterable[Decision]:
         """Return the decisions that the core itself makes about an event, without the scheduler.
@@ -109,6 +117,7 @@ class Decider:
                 return after_command(self.experiment, event)
             case e.Amended():
                 self._exhausted = False
+                self._amended = self._asked is not None
                 self._outdated = self._asked is not None and "space" in event.changes
                 why = event.reason or f"a user changed {names(event.changes)}"
                 return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]
@@ -117,7 +126,7 @@ class Decider:
             case e.Enqueued() | e.Pinned():
                 return ()
             case e.BudgetSpent() | e.GpuHoursSpent():
-                return stop_all(self.experiment, self.experiment.finishing or "")
+                return stop_all(self.experiment, limits.spent(event))
             case e.Suggested():
                 return self._after_suggestion(event)
             case e.ModelFitted():
@@ -335,12 +344,15 @@ class Decider:
             yield from self._finish(finish.reason, finish.fatal)
 
     def _keep_time_for_repeats(self) -> Iterator[Decision]:
-        """Stop the search's trials once the rest of the time budget is reserved for repeats."""
+        """Stop the search's trials once the rest of the time budget is reserved for repeats.
+
+        Trials that users have enqueued since may use that time.
+        """
         if not repeats.time_is_for_repeats(self.experiment):
             return
         why = "the rest of the time budget is kept for repeats of the leading configurations"
         for trial in self.trials.searched:
-            if trial.state in (_S.RUNNING, _S.PENDING):
+            if trial.state in (_S.RUNNING, _S.PENDING) and trial.number not in self.experiment.late:
                 yield d.Stop(trial=trial.number, reason=why)
 
     def _use_slots(self) -> Iterator[Decision | Question]:
@@ -443,6 +455,7 @@ class Decider:
             params={**drawn, **enqueued.params} if enqueued.parent is not None else drawn,
             number=number,
             asked=True,
+            late=repeats.time_is_for_repeats(self.experiment),
             checkpoint=enqueued.checkpoint,
             parent=enqueued.parent,
             tags={"asked_by": enqueued.key} if enqueued.key else {},

@@ -11,6 +11,7 @@ from tuner.experiment.operations.verbs import TRIAL_VERBS, CheckpointAction, Tri
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
+from tuner.store.commands import FOR_TRIALS
 
 
 def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
@@ -185,7 +186,7 @@ def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, A
         {},
         commands=[
             ("enqueue", reason, {"points": list(points)}),
-            ("continue", "by a user, who enqueued more trials", {}),
+            ("continue", "by a user, who enqueued more trials", FOR_TRIALS),
         ],
         adopt=True,
     )

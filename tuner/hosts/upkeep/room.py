@@ -40,21 +40,32 @@ class Room:
 
     async def keep(self) -> None:
         """Check regularly for trials whose resources another experiment should get, and pause them; see `fair_share`."""
+        failed = False
         while True:
             await asyncio.sleep(ROOM_S)
-            groups = self._executors.groups_in_use
-            if groups is None:
-                continue
-            await self.leave_nodes(groups)
-            await self.count_slots()
-            self.grant_workers(groups)
-            if len(self._named) < 2:
-                continue
-            for name, experiment, priority in groups.make_room(self.may_yield):
-                segment = self._segments[name]
-                reason = f"to make room for experiment {experiment} (priority {priority})"
-                trial, ordinal = segment.ref
-                segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
+            try:
+                await self._check()
+                failed = False
+            except Exception:
+                if not failed:  # log a lasting failure only once
+                    log.exception("the cluster could not be divided between experiments; this is tried again")
+                failed = True
+
+    async def _check(self) -> None:
+        """Check once, and put the requests into the loops of the experiments."""
+        groups = self._executors.groups_in_use
+        if groups is None:
+            return
+        await self.leave_nodes(groups)
+        await self.count_slots()
+        self.grant_workers(groups)
+        if len(self._named) < 2:
+            return
+        for name, experiment, priority in groups.make_room(self.may_yield):
+            segment = self._segments[name]
+            reason = f"to make room for experiment {experiment} (priority {priority})"
+            trial, ordinal = segment.ref
+            segment.inbound.loop.put(RoomWanted(time=time.time(), trial=trial, segment=ordinal, reason=reason))
 
     async def leave_nodes(self, groups: GroupManager) -> None:
         """Pause the trials on nodes that are about to be taken away, so that they continue elsewhere from a checkpoint.
@@ -80,7 +91,7 @@ class Room:
         if time.monotonic() - self._counted_at < SLOTS_S:
             return
         self._counted_at = time.monotonic()
-        for driven in list(self._named.values()):
+        for name, driven in list(self._named.items()):
             spec = driven.core.spec
             if spec.limits.max_concurrent_trials is not None or spec.executor in ("agents", "local"):
                 continue
@@ -89,6 +100,8 @@ class Room:
             except Exception as error:  # Ray may not answer for a moment
                 log.debug("Ray did not say which nodes there are: %s", error)
                 return
+            if self._named.get(name) is not driven:  # it has ended meanwhile
+                continue
             before, driven.slots = driven.slots, slots
             if slots is not None and slots == before != driven.core.experiment.room:
                 driven.loop.put(SlotsChanged(time=time.time(), slots=slots))

@@ -12,7 +12,7 @@ import pytest
 import tuner
 from tests.driver.bench import Bench, again, deletions
 from tuner.domain import decisions as d
-from tuner.domain.events import Amended, BudgetSpent, DriverStarted, Failure
+from tuner.domain.events import Amended, BudgetSpent, DriverStarted, Enqueued, Failure
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState
 from tuner.driver.recording import recording
@@ -509,3 +509,26 @@ def test_the_recording_of_a_search_has_neither_its_repeats_nor_their_time() -> N
     bench.command("continue")
     run(bench, first + 3, 0.3)
     assert recording(bench.log).seconds == alone.seconds + 5  # the events since the last repeat
+
+
+def test_a_trial_that_a_user_enqueues_in_the_time_for_repeats_may_use_it() -> None:
+    limits = {"max_concurrent_trials": 1, "time_budget_s": 60, "repeats": "auto"}
+    bench = Bench(num_samples=None, limits=limits, max_t=3)
+    number = 0
+    while bench.core.trials[number].repeat_of is None:
+        bench.started(number)
+        while not bench.core.trials[number].state.ended:
+            bench.reported(number, 1.0 / (number + 1))
+        bench.ended(number)
+        number = len(bench.core.trials) - 1
+    bench.feed(Enqueued(time=bench.tick(), points=[{"params": {"x": 0.5}}]))
+    bench.started(number)
+    while not bench.core.trials[number].state.ended:
+        bench.reported(number, 0.3)
+    bench.ended(number)
+    bench = bench.successor()
+    bench.feed(DriverStarted(time=bench.tick(), epoch=2))
+    bench.started(number + 1)
+    for _ in range(3):
+        bench.reported(number + 1, 0.3)
+    assert bench.states[number + 1] == "completed"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import tuner
-from tests.driver.bench import Bench, launches
+from tests.driver.bench import Bench, interrupts, launches
+from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState
 
@@ -67,3 +68,59 @@ def test_a_simulated_search_has_the_limit_too() -> None:
     )
     assert (result.state, len(result.trials)) == (ExperimentState.FAILED, 2)
     assert "max_failed_trials is 2" in (result.error or "")
+
+
+def test_trials_that_a_user_asks_for_reset_no_count_of_a_search_that_goes_on() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1, "max_failed_trials": 3})
+    for number in (0, 1):
+        fail(bench, number)
+        bench.command("retry", number)
+        bench.feed(e.Commanded(time=bench.tick(), command="continue", for_trials=True))
+    bench = bench.successor()
+    assert bench.core.state is ExperimentState.RUNNING
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    fail(bench, 2)
+    assert bench.core.state is ExperimentState.FAILED
+    bench.command("retry", 2)
+    bench.feed(e.Commanded(time=bench.tick(), command="continue", for_trials=True))
+    assert bench.core.state is ExperimentState.RUNNING, "the search had ended, so it counts anew"
+
+
+def test_a_limit_that_is_hit_later_does_not_replace_why_the_search_ended() -> None:
+    bench = Bench(num_samples=5, limits={"max_concurrent_trials": 2, "max_failed_trials": 1, "gpu_hours": 1.0})
+    bench.started(0)
+    bench.reported(0)
+    fail(bench, 1)
+    bench.feed(e.BudgetSpent(time=bench.tick(), seconds=60))
+    bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=1.0))
+    assert bench.core.experiment.capped
+    bench = bench.successor()
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    assert bench.core.state is ExperimentState.FAILED
+    assert "max_failed_trials is 1" in (bench.core.experiment.error or "")
+    assert bench.core.summary()["reason"] == "1 trial failed, and max_failed_trials is 1"
+
+
+def test_trials_that_a_limit_stops_while_the_search_ends_name_the_limit() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 2})
+    bench.started(0)
+    for number in range(1, 11):
+        bench.started(number)
+        failure = Failure(kind="user", message=f"{number}", rank=0, traceback=f'File "a.py", line {number}')
+        bench.ended(number, "failed", failure)
+    assert bench.states[0] == "running", "it may train to its end"
+    assert "none has ever reported" in (bench.core.experiment.finishing or "")
+    bench.feed(e.BudgetSpent(time=bench.tick(), seconds=60))
+    assert bench.core.trials[0].reason == "the time budget of 60 s is spent"
+    assert "none has ever reported" in (bench.core.experiment.finishing or "")
+
+
+def test_used_up_gpu_hours_also_end_the_segments_that_are_ending_already() -> None:
+    """A trial that has completed may be saving its last checkpoint, on GPUs that are not paid for."""
+    bench = Bench(limits={"max_concurrent_trials": 2, "gpu_hours": 1.0}, max_t=1)
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0)
+    assert (bench.states[0], bench.verdict(0)) == ("completed", "stop")
+    out = bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=1.0))
+    assert sorted(interrupts(out)) == [0, 1]

@@ -247,3 +247,20 @@ def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() ->
     for _ in range(4):
         made.reported(0, checkpoint=True)
     assert sizes(made)[0] == 2, "it does not grow again"
+
+
+def test_the_time_that_a_fork_has_left_counts_from_its_checkpoint() -> None:
+    made = bench(num_samples=1, time_attr="epochs")
+    made.started(0)
+    for epoch in range(1, 51):
+        made.reported(0, checkpoint=epoch == 50, epochs=float(epoch))
+    point = {"params": dict(made.core.trials[0].params), "checkpoint": "ckp_0_1_50", "parent": 0}
+    made.feed(e.Enqueued(time=made.tick(), points=[{**point, "space_revision": None}]))
+    made.command("stop", 0)
+    made.ended(0)
+    fork, experiment = made.core.trials[1], made.core.experiment
+    assert fork.segments[-1].start_iteration == 50
+    made.started(1)
+    made.reported(1, epochs=51.0)
+    assert experiment.start_t(fork) == 50.0
+    assert experiment.sizes.left_s(fork, 100, experiment.start_t(fork)) == 49.0, "one second for one epoch"

@@ -12,6 +12,7 @@ import pytest
 
 from tuner.errors import Conflict
 from tuner.trials.groups.segments import segment_run
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.groups.segments.segment_run import SegmentRun
 from tuner.trials.messages.profiling import ProfileRequest
 
@@ -107,3 +108,27 @@ def test_a_second_request_says_what_the_first_one_does() -> None:
             await segment.profile(0, REQUEST)
 
     profiled(FakeRank(), twice)
+
+
+async def test_a_cancel_takes_the_time_for_a_last_checkpoint_from_a_stop() -> None:
+    """The GPU hours of a search are used up while a stopped trial saves its last checkpoint."""
+    manager, saving = GroupManager(pool=None), asyncio.Event()  # type: ignore[arg-type]
+    ended: list[str] = []
+
+    async def saves() -> bool:
+        saving.set()
+        return True
+
+    launch = SimpleNamespace(limits=SimpleNamespace(stop_grace_s=0.0))
+    run: Any = SimpleNamespace(launch=launch, group=True, training=False, grace=None, may_save=True, saving_s=600.0)
+    run.saves, run.end = saves, lambda how, reason: ended.append(how)
+    manager._running["seg"] = run
+    await manager.interrupt("seg", "stop")
+    await asyncio.wait_for(saving.wait(), 20)
+    assert ended == []
+    await manager.interrupt("seg", "cancel")
+    try:
+        await asyncio.wait_for(run.grace, 10)
+    finally:
+        run.grace.cancel()
+    assert ended == ["left"]

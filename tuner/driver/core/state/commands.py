@@ -44,7 +44,7 @@ def apply(state: State, event: e.Commanded) -> None:
         case "kill":
             _kill(state, event)
         case "continue":
-            _continue(state)
+            _continue(state, event.for_trials)
         case "stop" | "retry":
             pass  # these commands are for single trials only
         case _:
@@ -97,15 +97,17 @@ def _kill(state: State, event: e.Commanded) -> None:
         state.act(Interrupt(SegmentRef(number, segment), "kill"))
 
 
-def _continue(state: State) -> None:
+def _continue(state: State, for_trials: bool) -> None:
     """Let new trials start again, whatever ended the search. If the experiment has ended, it runs again."""
     if state.state is _X.CANCELLING:
         return
+    goes_on = state.finishing is None and not state.state.ended
     if state.state.ended:
         state.state = change_experiment(state.state, _X.RUNNING)
     state.finishing, state.failing, state.fatal, state.error = None, False, None, None
     state.exhausted, state.capped = False, False
-    state.counted = limits.counts(state)
+    if not (for_trials and goes_on):
+        state.counted = limits.counts(state)
 
 
 def amend(state: State, changes: Mapping[str, Any]) -> None:

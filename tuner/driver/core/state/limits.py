@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.domain.decisions import Finish
+from tuner.domain.events import BudgetSpent, GpuHoursSpent
 from tuner.domain.states import TrialState
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ def reached(experiment: State) -> tuple[Limit, Finish] | None:
         if (finish := limit.reached(experiment, limit.count(experiment) - before)) is not None:
             return limit, finish
     return None
+
+
+def spent(event: BudgetSpent | GpuHoursSpent) -> str:
+    """Return the reason for stopping trials because a limit of the driver's timer is used up."""
+    if isinstance(event, BudgetSpent):
+        return f"the time budget of {event.seconds:g} s is spent"
+    return f"the limit of {event.gpu_hours:g} GPU hours is used up"
 
 
 def _failed(experiment: State) -> int:

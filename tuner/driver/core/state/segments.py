@@ -125,7 +125,7 @@ class Segments:
             trial.next = None
             trial.segments.append(segment)
             trial.iteration = segment.start_iteration
-            trial.t = self._start_time(trial, segment.source)
+            trial.t = segment.start_t = self._start_time(trial, segment.source)
             self._checkpoints.note_active(trial)
             self.open += 1
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))

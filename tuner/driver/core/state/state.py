@@ -71,6 +71,7 @@ class State:
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.pauses = Pauses()
         self.queue: deque[EnqueuedTrial] = deque()  # enqueued trials that have not been started
+        self.late: set[int] = set()  # the trials of users that may use the time that is reserved for repeats
         self.asked = 0  # number of trials that users have enqueued so far
         self.revisions = Revisions([searcher.context.space])  # all search spaces so far
         self.usage = Usage(spec.scaling)
@@ -128,8 +129,7 @@ class State:
 
     def start_t(self, trial: Trial) -> float:
         """Return the value of time_attr at the start of the trial's newest segment."""
-        begun = trial.segments[-1].start_iteration
-        return float(begun) if self.spec.time_attr == "training_iteration" else trial.times.get(begun, 0.0)
+        return trial.segments[-1].start_t
 
     @property
     def counts_time(self) -> bool:
@@ -290,8 +290,9 @@ class State:
             case e.Pinned():
                 self.checkpoints.pin(event.checkpoint, event.pinned)
             case e.GpuHoursSpent():
-                self.finishing = f"the limit of {event.gpu_hours:g} GPU hours is used up"
+                self.finishing = self.finishing or limits.spent(event)
                 self.capped = True
+                self._end_leaving()
             case e.RoomWanted():
                 commands.make_room(self, event)
             case e.SlotsChanged():
@@ -300,9 +301,9 @@ class State:
                 self.sizes.granted = event.workers
                 self.sizes.held = max(self.sizes.held or 0, event.workers)
             case e.BudgetSpent():
-                self.finishing = f"the time budget of {event.seconds:g} s is spent"
+                self.finishing = self.finishing or limits.spent(event)
             case e.Suggested():
-                self.exhausted = self.exhausted or event.params is None
+                self.exhausted = self.exhausted or (event.params is None and not event.outdated)
             case e.Drawn():
                 trial = self.touch(event.trial)
                 trial.params = trial.segments[-1].params = {**trial.params, event.name: event.value}
@@ -404,17 +405,27 @@ class State:
         self.lost_uploads = self.checkpoints.lose_uploads(died=self.spec.executor != "agents")
         self.checkpoints.decide_again()
 
+    def _end_leaving(self) -> None:
+        """Interrupt again the segments that a verdict is already ending, such as one that saves its last checkpoint."""
+        for number in self.segments.holding:
+            trial = self.trials[number]
+            if trial.segments[-1].leaving:
+                self.act(Interrupt(trial.ref, "stop"))
+
     def may_yield(self, trial: Trial) -> bool:
         """Return whether the trial can be paused for another experiment, or because its node is about to be taken away.
 
-        It must be running, and must either have a checkpoint to continue from or save one at every report.
+        It must be running, and must either save a checkpoint at every report or have saved one to continue from. A checkpoint
+        that it took over from another trial does not count: it would lose all that it has trained since.
         """
         segment = trial.segment
         if segment is None or self.state is not _X.RUNNING or self.finishing is not None:
             return False
         free = segment.state is SegmentState.RUNNING and segment.commanded is None and trial.next is None
         saves = segment.offers and segment.offer == segment.report_no + 1
-        return free and segment.report_no > 0 and (trial.checkpoint is not None or saves)
+        start, inherited = trial.checkpoint, trial.inherited
+        saved = start is not None and (inherited is None or start.id != inherited.id)
+        return free and segment.report_no > 0 and (saved or saves)
 
     def _apply_decision(self, seq: int, decision: Decision) -> list[Fact]:
         """Apply a decision. Return the facts about which the scheduler may have to decide."""
@@ -482,6 +493,8 @@ class State:
             self._interrupt(self.segments.plan(trial, "fork", seq, kept.info, decision.workers))
         else:
             self._interrupt(self.segments.plan(trial, "start", seq, workers=decision.workers))
+        if decision.late:
+            self.late.add(trial.number)
         if decision.asked:
             self.checkpoints.add_requests(self.queue.popleft().checkpoint, -1)
         return [TrialStarted(trial=trial.number)]

@@ -198,8 +198,8 @@ class GroupManager:
         A segment whose ranks have not been placed yet ends at once. A "kill" kills the group at once. After "stop" or
         "cancel", the group is killed if the segment does not end within `limits.stop_grace_s` seconds, counted from now
         even if its ranks are still starting. After "stop", the group gets more time while it is saving a last
-        checkpoint. No other action kills the group: all others wait for the report, because training up to it would
-        otherwise be lost.
+        checkpoint, unless a "cancel" follows. No other action kills the group: all others wait for the report, because
+        training up to it would otherwise be lost.
 
         If the segment has already ended, a "kill" aborts its uploads, and their checkpoints are lost.
         """
@@ -212,19 +212,20 @@ class GroupManager:
             running.end("left", action)
             return
         if action in _URGENT and running.grace is None:
-            running.grace = asyncio.create_task(self._grace(running, action))
+            running.grace = asyncio.create_task(self._grace(running))
+        running.may_save = running.may_save and action != "cancel"
         if running.training:
             await self._interrupts.interrupt(running)
         else:
             running.interrupt = action
 
-    async def _grace(self, running: SegmentRun, action: str) -> None:
+    async def _grace(self, running: SegmentRun) -> None:
         grace = running.launch.limits.stop_grace_s
         await asyncio.sleep(grace)
         until = time.monotonic() + running.saving_s
-        while action == "stop" and time.monotonic() < until and await running.saves():
+        while running.may_save and time.monotonic() < until and await running.saves():
             await asyncio.sleep(LOOK_S)
-        running.end("left", f"no report within {grace:g} s of the {action}")
+        running.end("left", f"no report within {grace:g} s of the {'stop' if running.may_save else 'cancel'}")
 
     async def upload_end(self, segment_id: str, checkpoint: str) -> CheckpointInfo | str:
         """Wait until an upload that `Outcome.uploading` names has finished or failed.

@@ -77,6 +77,7 @@ class SegmentRun:
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending requests, by rank
     profiling: dict[int, float] = field(default_factory=dict)  # rank -> when its profile ends, by the monotonic clock
     grace: asyncio.Task[None] | None = None
+    may_save: bool = True  # whether the end of the grace waits for a last checkpoint
     interrupting: asyncio.Task[None] | None = None
     log_files: Sequence[LogFile] = ()
     log_rest: list[LogChunk] = field(default_factory=list)  # the log chunks that the ranks sent with their results

@@ -1,0 +1,85 @@
+"""Let a script follow a search that another driver has taken over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from tests.store.examples import a_spec
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState
+from tuner.errors import Conflict, LostLease, TunerError
+from tuner.hosts.scripts import kept, local_host
+from tuner.sdk import driving
+from tuner.sdk.live.interrupts import Interrupts
+from tuner.settings import Settings
+from tuner.store import Store
+
+
+class Told(contextlib.nullcontext[None]):
+    """A progress display that keeps what it is told."""
+
+    show = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def update(self) -> None:
+        pass
+
+
+def ended(store: Store) -> str:
+    """Return an experiment that another driver has ended."""
+    made = store.experiments.create(a_spec())
+    epoch = store.drivers.claim(made.id, "another", 60.0, 0.0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), 1.0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.COMPLETED), 2.0)
+    return made.public_id
+
+
+@pytest.mark.parametrize("error", [LostLease("taken"), Conflict("driven")])
+def test_a_search_that_another_driver_takes_is_followed(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, error: TunerError
+) -> None:
+    done: Future[str] = Future()
+    done.set_exception(error)
+
+    @contextlib.contextmanager
+    def borrow(settings: Settings, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(drive=lambda *_: done, poke=lambda: None)
+
+    monkeypatch.setattr(local_host, "borrow", borrow)
+    progress: Any = Told()
+    name = ended(sqlite_store)
+    driving.drive_here(sqlite_store, Settings(), name, progress, Interrupts(lambda name: None), "", True)
+    assert ["following it" in line for line in progress.said] == [True]
+
+
+def test_on_ray_it_is_followed_after_a_restart_of_the_driver_too(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = [RayActorError(), LostLease("taken")]
+
+    def wait(*_: Any) -> None:
+        raise errors.pop(0)
+
+    @contextlib.contextmanager
+    def borrow(*_: Any, keep: bool) -> Iterator[Any]:
+        yield None
+
+    monkeypatch.setattr(kept, "borrow", borrow)
+    monkeypatch.setattr(driving, "_wait", wait)
+    progress: Any = Told()
+    name = ended(sqlite_store)
+    driving.drive_on_ray(sqlite_store, Settings(), name, None, progress, Interrupts(lambda name: None), "", True)
+    assert ["following it" in line for line in progress.said] == [False, True]
