@@ -35,12 +35,12 @@ class Start(_Decision):
     state: Mapping[str, Any] = field(default_factory=dict)  # state of the searcher, stored with the trial
     tags: Mapping[str, Any] = field(default_factory=dict)  # state of the scheduler, such as the bracket
     asked: bool = False  # whether a user has enqueued the trial
-    late: bool = False  # whether a user's trial starts in the time that is reserved for repeats, and may use it
     checkpoint: str = ""  # id of another trial's checkpoint to start from
     parent: int | None = None  # the number of the trial that saved `checkpoint`
     space_revision: int | None = None  # the revision of the space that `params` are from; None: the present revision
     workers: int | None = None  # for an elastic trial: the ranks of its first segment; None: scaling.num_workers
     repeat_of: int | None = None  # the number of the trial whose configuration is evaluated again
+    late: bool = False  # whether a user's trial starts in the time that is reserved for repeats, and may use it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
