@@ -1,8 +1,9 @@
-import { Anchor, CopyButton, Button, Tabs } from "@mantine/core";
+import { Anchor, Button, Tabs } from "@mantine/core";
 import { Link } from "react-router";
 import { ROOT } from "../../api/root";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
+import { useCopy } from "../common/useCopy";
 
 const PYTHON = `import tuner
 
@@ -61,19 +62,23 @@ export function FirstExperiment() {
   );
 }
 
+/** Show a text, with a button that copies it. */
 export function Snippet({ text }: { text: string }) {
+  const { copied, error, copy } = useCopy();
   return (
     <div style={{ position: "relative" }}>
       <pre className={classes.code} style={{ paddingRight: 70 }} tabIndex={0}>
         {text}
       </pre>
-      <CopyButton value={text}>
-        {({ copied, copy }) => (
-          <Button size="compact-xs" variant="default" onClick={copy} style={{ position: "absolute", top: 8, right: 8 }}>
-            {copied ? "Copied" : "Copy"}
-          </Button>
-        )}
-      </CopyButton>
+      <Button
+        size="compact-xs"
+        variant="default"
+        onClick={() => void copy(text, text)}
+        style={{ position: "absolute", top: 8, right: 8 }}
+      >
+        {copied === text ? "Copied" : "Copy"}
+      </Button>
+      {error && <span role="alert">{error} Select the text instead.</span>}
     </div>
   );
 }
