@@ -25,7 +25,7 @@ const EXPERIMENT = {
   space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
   labels: {},
   best: { params: { lr: 0.01 } },
-  actions: ["continue", "edit", "archive", "delete"],
+  actions: ["continue", "edit", "enqueue", "archive", "delete"],
 } as unknown as Experiment;
 
 const show = (node: ReactNode) =>
@@ -53,7 +53,11 @@ describe("the actions of an experiment", () => {
   });
 
   it("distinguish cancelling from killing", async () => {
-    const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
+    const running = {
+      ...EXPERIMENT,
+      state: "running",
+      actions: ["pause", "cancel", "kill", "edit", "enqueue"],
+    } as Experiment;
     show(<Actions experiment={running} />);
     expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
     expect(
@@ -66,6 +70,11 @@ describe("the actions of an experiment", () => {
   it("do not include new trials while it is being cancelled", () => {
     show(<Actions experiment={{ ...EXPERIMENT, state: "cancelling", actions: ["kill", "edit"] }} />);
     expect(menu()).toEqual(["Edit", "Fork", "Clone", "Kill"]);
+  });
+
+  it("do not include new trials if the service offers none, as without the reports that a policy has deleted", () => {
+    show(<Actions experiment={{ ...EXPERIMENT, actions: ["edit", "fork", "archive", "delete"] }} />);
+    expect(menu()).toEqual(["Edit", "Fork", "Clone", "Archive", "Delete"]);
   });
 
   it("delete it only after its name was typed", async () => {

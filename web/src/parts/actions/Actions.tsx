@@ -42,7 +42,6 @@ export function Actions({ experiment }: { experiment: Experiment }) {
     act.reset();
   };
   const allowed = new Set<string>(experiment.actions);
-  const ending = experiment.state === "cancelling";
   const onClose = () => setForm(null);
   const dialog = { experiment, onClose, onDone: (words: string) => (setSaid(words), onClose()) };
   return (
@@ -75,10 +74,10 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           </Button>
         </Menu.Target>
         <Menu.Dropdown className={classes.menu}>
-          {!ending && !allowed.has("continue") && (
+          {allowed.has("enqueue") && !allowed.has("continue") && (
             <Item name="Add trials" about="Start more trials than num_samples" onClick={() => setForm("continue")} />
           )}
-          {!ending && (
+          {allowed.has("enqueue") && (
             <Item
               name="Try a configuration"
               about="Start a trial with parameters that you choose"
