@@ -1,12 +1,12 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, fireEvent, render, screen } from "@testing-library/react";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { MemoryRouter } from "react-router";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
-import { Actions } from "./Actions";
+import { Actions, BulkActions } from "./Actions";
 import { TrialActions } from "./TrialActions";
 
 const EXPERIMENT = {
@@ -42,6 +42,7 @@ const menu = () => {
   return screen.getAllByRole("menuitem").map((item) => item.querySelector("b")!.textContent);
 };
 
+beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
 afterEach(() => void vi.restoreAllMocks());
 
 describe("the actions of an experiment", () => {
@@ -163,6 +164,27 @@ describe("the actions of an experiment", () => {
     const [, send] = screen.getAllByRole("button", { name: "Continue" });
     await act(() => Promise.resolve(fireEvent.click(send ?? screen.getByRole("button", { name: "Continue" }))));
     expect(go).toHaveBeenCalledWith("exp_1", 7);
+  });
+});
+
+describe("a viewer", () => {
+  const asA = (role: string, node: ReactNode) => {
+    vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
+    show(node);
+  };
+  const trial = { id: "trl_1", number: 4, state: "failed", params: {}, actions: ["retry", "fork"] } as unknown as Trial;
+
+  it.each([
+    ["an experiment", <Actions experiment={EXPERIMENT} />],
+    ["several experiments", <BulkActions experiments={[EXPERIMENT]} />],
+    ["a trial", <TrialActions trial={trial} experiment={EXPERIMENT} />],
+  ])("is offered no action on %s, as the service refuses them all", async (_, node) => {
+    asA("viewer", node);
+    await waitFor(() => expect(screen.queryAllByRole("button")).toEqual([]));
+    asA("editor", node);
+    expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
+    await act(() => Promise.resolve());
+    expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
   });
 });
 

@@ -4,6 +4,7 @@ import { ROOT } from "../../api/root";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { useCopy } from "../common/useCopy";
+import { useMayChange } from "../common/useSession";
 
 const PYTHON = `import tuner
 
@@ -30,15 +31,23 @@ const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Conte
 
 /** Say how to start a first experiment. */
 export function FirstExperiment() {
+  const mayChange = useMayChange();
   return (
     <div style={{ maxWidth: 820, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
       <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>
-        Start one in any of these ways, or{" "}
-        <Anchor component={Link} to="/new" size="sm">
-          fill in a form
-        </Anchor>
-        . It appears here automatically.
+        {mayChange ? (
+          <>
+            Start one in any of these ways, or{" "}
+            <Anchor component={Link} to="/new" size="sm">
+              fill in a form
+            </Anchor>
+            .
+          </>
+        ) : (
+          "Starting one needs the role editor. It can be done in any of these ways."
+        )}{" "}
+        It appears here automatically.
       </p>
       <Panel>
         <Tabs defaultValue="python">
