@@ -4,6 +4,7 @@ import { ROOT } from "../../api/root";
 import { asCurl, asPython, type Call } from "../../charts/copies";
 import classes from "./parts.module.css";
 import { useCopy } from "./useCopy";
+import { useSession } from "./useSession";
 
 /** For the buttons of an open popover: with it, Escape closes only the popover, not also the drawer or dialog behind it. */
 export const ESCAPE_ENDS_HERE = { "data-mantine-stop-propagation": "true" };
@@ -21,11 +22,12 @@ export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) 
 export function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
   const [opened, setOpened] = useState(false);
   const { copied, error, copy, forget } = useCopy();
+  const asks = useSession()?.required ?? false;
   const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
   const forms: [string, () => string][] = [
     ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
     ["Python", () => asPython(call, service)],
-    ["curl", () => asCurl(call, service)],
+    ["curl", () => asCurl(call, service, asks)],
   ];
   return (
     <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>

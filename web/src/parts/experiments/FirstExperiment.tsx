@@ -1,10 +1,11 @@
 import { Anchor, Button, Tabs } from "@mantine/core";
 import { Link } from "react-router";
 import { ROOT } from "../../api/root";
+import { WITH_TOKEN } from "../../charts/copies";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { useCopy } from "../common/useCopy";
-import { useMayChange } from "../common/useSession";
+import { useMayChange, useSession } from "../common/useSession";
 
 const PYTHON = `import tuner
 
@@ -19,7 +20,10 @@ tuner.run(
     metric="accuracy", mode="max", num_samples=16, max_t=27, num_workers=2,
 )`;
 
-const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
+const curl = (
+  root: string,
+  asks: boolean,
+) => `curl${asks ? ` ${WITH_TOKEN}` : ""} -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
   "name": "digits", "entrypoint": "tuner.examples.digits:train",
   "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
             "width": {"type": "choice", "categories": [16, 32, 64]}},
@@ -32,6 +36,7 @@ const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Conte
 /** Say how to start a first experiment. */
 export function FirstExperiment() {
   const mayChange = useMayChange();
+  const asks = useSession()?.required ?? false;
   return (
     <div style={{ maxWidth: 820, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
@@ -60,7 +65,7 @@ export function FirstExperiment() {
             <Snippet text={PYTHON} />
           </Tabs.Panel>
           <Tabs.Panel value="http">
-            <Snippet text={curl(new URL(ROOT, window.location.href).href)} />
+            <Snippet text={curl(new URL(ROOT, window.location.href).href, asks)} />
           </Tabs.Panel>
           <Tabs.Panel value="demo">
             <Snippet text="tuner demo" />
