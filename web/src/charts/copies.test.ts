@@ -110,6 +110,13 @@ describe("the call of a view", () => {
     expect(asCurl(settingsCall("audit"), AT)).toBe("curl 'http://localhost:8000/api/v1/audit'\n");
   });
 
+  it("sends the token as curl if the service asks for one", () => {
+    const token = 'curl -H "Authorization: Bearer $TUNER_TOKEN" ';
+    expect(asCurl(trialsCall("exp_1", ["state=failed"]), AT, true)).toContain(`${token}--get 'http://`);
+    expect(asCurl(createCall({ name: "a" }), AT, true)).toContain(`${token}-X POST 'http://`);
+    expect(asCurl(createCall({ name: "a" }), AT)).not.toContain("Authorization");
+  });
+
   it("of a new search has the spec as a Python literal and as JSON", () => {
     const spec = { name: "it's", space: { lr: { type: "uniform", q: null } }, on: true, points: [{ a: 1 }] };
     expect(createCall(spec).python).toBe(

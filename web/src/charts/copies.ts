@@ -200,16 +200,20 @@ export function pythonOf(value: unknown, depth = 0): string {
   return `{\n${members.map((one) => `${indent}    ${one},\n`).join("")}${indent}}`;
 }
 
-/** `service`: the address of the service, without a slash at its end. */
-export function asCurl(call: Call, service: string): string {
+/** The option that sends the token which the client and the command line send, too. */
+export const WITH_TOKEN = '-H "Authorization: Bearer $TUNER_TOKEN"';
+
+/** `service`: the address of the service, without a slash at its end. `asks`: whether it requires a token. */
+export function asCurl(call: Call, service: string, asks = false): string {
+  const token = asks ? ` ${WITH_TOKEN}` : "";
   const lines = call.reads.map(({ path, query, body }) => {
     const address = quoted(`${service}/api/v1/${path}`);
     if (body !== undefined)
-      return `curl -X POST ${address} -H 'content-type: application/json' -d ${quoted(JSON.stringify(body))}\n`;
+      return `curl${token} -X POST ${address} -H 'content-type: application/json' -d ${quoted(JSON.stringify(body))}\n`;
     const parts = given(query).flatMap(([name, value]) =>
       (typeof value === "string" ? [value] : value).map((one) => ` --data-urlencode ${quoted(`${name}=${one}`)}`),
     );
-    return `curl${parts.length > 0 ? " --get" : ""} ${address}${parts.join("")}\n`;
+    return `curl${token}${parts.length > 0 ? " --get" : ""} ${address}${parts.join("")}\n`;
   });
   return lines.join("");
 }

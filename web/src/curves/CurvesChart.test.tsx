@@ -37,9 +37,12 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-function show(zoom: { x: [number, number]; y: [number, number] } | null = null) {
+function show(
+  zoom: { x: [number, number]; y: [number, number] } | null = null,
+  { log = false, series = [] as unknown[] } = {},
+) {
   const onTrim = vi.fn();
-  const curves = { metric: "loss", x: "step", x_metric: null, series: [] } as unknown as Curves;
+  const curves = { metric: "loss", x: "step", x_metric: null, series } as unknown as Curves;
   render(
     <MantineProvider env="test">
       <CurvesChart
@@ -52,7 +55,7 @@ function show(zoom: { x: [number, number]; y: [number, number] } | null = null) 
         trials={new Map()}
         source={() => undefined}
         live={false}
-        log={false}
+        log={log}
         logX={false}
         rungs={[]}
         trim
@@ -89,4 +92,15 @@ it("names the place on every axis", () => {
   const words = (x: string) => lateWords({ until: 90, side: "below" }, { x, x_metric: null } as never);
   expect(words("time")).toBe("Before 1 min 30 s, most curves lie below this part.");
   expect(words("trial_time")).toBe("Before 1 min 30 s of training, most curves lie below this part.");
+});
+
+it("says why a log axis shows nothing", () => {
+  const series = [
+    { number: 1, state: "completed", best_value: -2, segments: [{ ordinal: 1, x: [1, 2], y: [-1, -2] }] },
+  ];
+  show(null, { log: true, series });
+  expect(screen.getByText(/^No value is positive/)).toBeTruthy();
+  cleanup();
+  show(null, { log: false, series });
+  expect(screen.queryByText(/^No value is positive/)).toBeNull();
 });

@@ -8,7 +8,7 @@ import classes from "./curves.module.css";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
-import { pointAt, tookOver, type Late, type Source } from "./geometry";
+import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
 
@@ -128,6 +128,7 @@ export function CurvesChart(props: CurvesChartProps) {
   useEffect(() => plot.current?.pick(colours), [colours, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
 
+  const none = useMemo(() => logWords(series, log, logX), [series, log, logX]);
   const exploits = series.some((one) => one.segments.some(tookOver));
   const changes = series.some((one) => one.segments.some((segment) => segment.own));
   const drawn = series.filter((one) => one.segments.length > 0);
@@ -157,6 +158,11 @@ export function CurvesChart(props: CurvesChartProps) {
         onKeyDown={onKeyDown}
         aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
+      {none && (
+        <p className={classes.none} style={{ height }}>
+          {none}
+        </p>
+      )}
       {late && !zoom && (
         <button
           type="button"

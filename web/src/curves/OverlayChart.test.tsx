@@ -1,6 +1,8 @@
 import { MantineProvider } from "@mantine/core";
-import { act, render } from "@testing-library/react";
+import { act, render, screen } from "@testing-library/react";
 import { expect, it, vi } from "vitest";
+import type { Series } from "../api/types";
+import { STEP } from "./across";
 import type { PlotHandlers, Zoom } from "./plot";
 import { OverlayChart } from "./OverlayChart";
 
@@ -46,4 +48,17 @@ it("shows everything again if its metric or axis changes", () => {
   act(() => plot.handlers.onZoom(zoom));
   rerender(chart("accuracy", "time"));
   expect(plot.zoomed).toBeNull();
+});
+
+it("says why a log axis shows nothing", () => {
+  const series = [{ number: 0, segments: [{ ordinal: 1, x: [1, 2], y: [-1, -2] }] }] as unknown as Series[];
+  const chart = (log: boolean) => (
+    <MantineProvider env="test">
+      <OverlayChart series={series} names={["a"]} metric="loss" across={STEP} log={log} height={100} />
+    </MantineProvider>
+  );
+  const { rerender } = render(chart(true));
+  expect(screen.getByText(/^No value is positive/)).toBeTruthy();
+  rerender(chart(false));
+  expect(screen.queryByText(/^No value is positive/)).toBeNull();
 });

@@ -5,7 +5,7 @@ import { metric as written } from "../format";
 import { labelOf, placeWords, type Across } from "./across";
 import { identityColour } from "./colours";
 import classes from "./curves.module.css";
-import { pointAt } from "./geometry";
+import { logWords, pointAt } from "./geometry";
 import { CurvesPlot, type Hover } from "./plot";
 
 interface OverlayChartProps {
@@ -71,6 +71,7 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
     plot.current?.pick(colours);
   }, [series, colours, height]);
 
+  const none = useMemo(() => logWords(series, log, false), [series, log]);
   const shown = hover && series.find((one) => one.number === hover.number);
   const point = shown && hover && pointAt(shown, hover.at, x);
   return (
@@ -82,6 +83,11 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
         role="img"
         aria-label={`${metric} of ${names.join(", ")}; the table below has the numbers`}
       />
+      {none && (
+        <p className={classes.none} style={{ height }}>
+          {none}
+        </p>
+      )}
       {hover && point && (
         <div
           className={classes.tooltip}

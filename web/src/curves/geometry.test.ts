@@ -1,7 +1,19 @@
 import { describe, expect, it } from "vitest";
 import type { Series } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
-import { donorPoint, extent, holds, inView, layOut, nearest, ofReplay, pixel, pointAt, type Axis } from "./geometry";
+import {
+  donorPoint,
+  extent,
+  holds,
+  inView,
+  layOut,
+  logWords,
+  nearest,
+  ofReplay,
+  pixel,
+  pointAt,
+  type Axis,
+} from "./geometry";
 
 type Cause = Series["segments"][number]["cause"];
 
@@ -386,5 +398,23 @@ describe("extent", () => {
       max: 0.5,
     });
     expect(extent([series(0, [[1], [null]])], { log: false, logX: false, trim: "max" })).toBeNull();
+  });
+});
+
+describe("a logarithmic axis without positive values", () => {
+  const none = series(0, [
+    [0, 1],
+    [-1, 0],
+  ]);
+  it("shows nothing, and says why", () => {
+    expect(logWords([none], true, false)).toMatch(/^No value is positive/);
+    expect(logWords([none, series(1, [[0], [0.5]])], true, true)).toMatch(/^No place on the horizontal axis is/);
+  });
+
+  it("is not to blame if it shows something, or if there is nothing to show", () => {
+    expect(logWords([none, series(1, [[4], [0.5]])], true, true)).toBeNull();
+    expect(logWords([none], false, false)).toBeNull();
+    expect(logWords([series(0, [[1], [null]])], true, true)).toBeNull();
+    expect(logWords([], true, true)).toBeNull();
   });
 });

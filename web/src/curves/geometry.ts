@@ -349,6 +349,15 @@ export function extent(series: readonly Series[], view: View): Extent | null {
   return { x: padded(points.x, logX, 0.01), y: padded(points.y, log, 0.04), outside, late, points };
 }
 
+/** Say why logarithmic axes show none of the points; null if they show some, or if there is none. */
+export function logWords(series: readonly Series[], log: boolean, logX: boolean): string | null {
+  const shows = (log: boolean, logX: boolean) =>
+    series.some((one) => boundsOf(one, { log, logX, trim: null }).count > 0);
+  if (shows(log, logX) || !shows(false, false)) return null;
+  const what = shows(log, false) ? "No place on the horizontal axis" : "No value";
+  return `${what} is positive, so the logarithmic axis shows nothing. Choose “linear” instead.`;
+}
+
 /** Return where half of the curves have come into the shown range, if that is later than where they begin; else null. */
 function beginsLate(series: readonly Series[], view: View, shown: Range): Late | null {
   const begins: number[] = [];

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Series } from "../api/types";
-import { CurvesPlot, type Look, type PlotData } from "./plot";
+import { CurvesPlot, type Look, type PlotData, type PlotHandlers } from "./plot";
 
 const LOOK: Look = {
   mode: "max",
@@ -34,7 +34,7 @@ const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotDa
   live: true,
   ...fields,
 });
-const handlers = { onHover: () => {}, onSelect: () => {}, onOutside: () => {}, onZoom: () => {} };
+const handlers: PlotHandlers = { onHover: () => {}, onSelect: () => {}, onOutside: () => {}, onZoom: () => {} };
 
 /** The calls of all canvases. */
 const calls: (string | symbol)[] = [];
@@ -205,5 +205,26 @@ describe("the chart of curves", () => {
     plot.setData(data(many.slice(1)));
     await settle();
     expect(plot.drawn.all).toBeGreaterThan(0);
+  });
+
+  it("leaves nothing of the curves on a log axis without positive values, and draws them again without it", async () => {
+    const hover = vi.spyOn(handlers, "onHover");
+    const hovered = () => {
+      const over = [...document.querySelectorAll(".u-over")].at(-1)!;
+      over.dispatchEvent(new MouseEvent("mousemove", { clientX: 1, clientY: 1 }));
+      return hover.mock.calls.at(-1)![0];
+    };
+    await begin([curve(1, 20, -0.5)]);
+    expect(hovered()).toMatchObject({ number: 1 });
+    calls.length = 0;
+    plot.setLook({ ...LOOK, log: true });
+    await settle();
+    expect(calls).toContain("clearRect");
+    expect(plot.drawn.all).toBe(0);
+    expect(hovered()).toBeNull();
+    plot.setLook(LOOK);
+    await settle();
+    expect(plot.drawn.all).toBeGreaterThan(0);
+    expect(hovered()).toMatchObject({ number: 1 });
   });
 });

@@ -389,7 +389,7 @@ export class CurvesPlot {
     this.settling = undefined;
     this.due = Infinity;
     const axes = this.axes();
-    if (!axes) return;
+    if (!axes) return this.wipe();
     const began = performance.now();
     this.drawn.all += 1;
     this.layOutAll(axes);
@@ -425,6 +425,13 @@ export class CurvesPlot {
     };
     step();
     this.drawUpper();
+  }
+
+  /** Leave nothing of earlier curves, for the eye or for the mouse: the axes show none of the points. */
+  private wipe(): void {
+    this.lines = [];
+    for (const canvas of [this.lower, this.upper]) clear(canvas, canvas.clientWidth, canvas.clientHeight);
+    this.lower.style.opacity = "1";
   }
 
   /** Draw only these curves, over the others; soon all of them, if the colors of others may have changed. */

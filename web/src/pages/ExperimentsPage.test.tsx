@@ -3,7 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { Link, MemoryRouter, Route, Routes } from "react-router";
 import { api } from "../api/client";
-import { afterEach, expect, test, vi } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Experiment } from "../api/types";
 import { onlyWaits } from "./held";
 import ExperimentsPage, { bestWords, isSorted, nextSort, sortChoices } from "./ExperimentsPage";
@@ -47,7 +47,29 @@ test("the list says that the best value is a mean after repeats", () => {
   expect(bestWords(best([2, 41]), { metric: "length", mode: "min" })).toBe("min length");
 });
 
+beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
 afterEach(() => void vi.restoreAllMocks());
+
+test("a viewer is offered no new experiment", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "viewer" } as never);
+  vi.spyOn(api, "experiments").mockResolvedValue({ items: [], next_page_token: null });
+  const page = (address: string) => (
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter initialEntries={[address]}>
+          <ExperimentsPage />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>
+  );
+  const { unmount } = render(page("/experiments?name=a"));
+  await screen.findByText(/^No experiment matches/);
+  await waitFor(() => expect(screen.queryByRole("link", { name: "New experiment" })).toBeNull());
+  unmount();
+  render(page("/experiments"));
+  await screen.findByText(/needs the role editor/);
+  expect(screen.queryByRole("link", { name: "fill in a form" })).toBeNull();
+});
 
 test("the field shows the name for which the address asks, and there are no first steps while it reads", async () => {
   let answer: (page: unknown) => void = () => {};

@@ -18,6 +18,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { FrontCount, FrontSpark, Spark, SPARK_AXES } from "../parts/experiments/Spark";
 import { StateBadge } from "../parts/common/StateBadge";
 import { useNow } from "../parts/common/useNow";
+import { useMayChange } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { useTyped } from "../parts/common/useTyped";
 import classes from "./pages.module.css";
@@ -136,6 +137,7 @@ export default function ExperimentsPage() {
     setTicked(next);
   };
   const navigate = useNavigate();
+  const mayChange = useMayChange();
   const best = chosen.flatMap((one) => one.best?.trial_id ?? []);
   const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
 
@@ -181,9 +183,11 @@ export default function ExperimentsPage() {
             archived
           </label>
           <CopyMenu call={experimentsCall({ state, name, tag, project, archived, sort })} />
-          <Button component={Link} to="/new" size="xs">
-            New experiment
-          </Button>
+          {mayChange && (
+            <Button component={Link} to="/new" size="xs">
+              New experiment
+            </Button>
+          )}
         </div>
       </div>
       {query.isError && !query.data && (

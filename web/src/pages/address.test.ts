@@ -61,6 +61,11 @@ describe("brushes in the address", () => {
     expect(formatBrushes({})).toBeNull();
   });
 
+  it("keep the trials that lie on their ends", () => {
+    const brushes = { best: { from: 0.812345678901, to: 0.987654 }, seed: { from: 1_000_001, to: 1_000_004 } };
+    expect(parseBrushes(formatBrushes(brushes))).toEqual(brushes);
+  });
+
   it.each([null, "", "x", "[1]", "3", '{"a": 1}', '{"a": []}', '{"a": [1]}', '{"a": [1, "x"]}'])(
     "are none where it says %s",
     (text) => {

@@ -63,14 +63,12 @@ export function parseBrushes(text: string | null): Brushes {
   return found;
 }
 
+/** Format the selections. Their numbers keep all digits, since a trial may lie exactly on an end. */
 export function formatBrushes(brushes: Brushes): string | null {
   const entries = Object.entries(brushes);
   if (entries.length === 0) return null;
-  const short = (value: number) => Number(value.toPrecision(5));
   return JSON.stringify(
-    Object.fromEntries(
-      entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [short(chosen.from), short(chosen.to)]]),
-    ),
+    Object.fromEntries(entries.map(([name, chosen]) => [name, "of" in chosen ? chosen.of : [chosen.from, chosen.to]])),
   );
 }
 

@@ -1,13 +1,13 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, fireEvent, render, screen } from "@testing-library/react";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { MemoryRouter } from "react-router";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { type } from "../../test/typing";
-import { Actions } from "./Actions";
+import { Actions, BulkActions } from "./Actions";
 import { TrialActions } from "./TrialActions";
 
 const EXPERIMENT = {
@@ -26,7 +26,7 @@ const EXPERIMENT = {
   space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
   labels: {},
   best: { params: { lr: 0.01 } },
-  actions: ["continue", "edit", "archive", "delete"],
+  actions: ["continue", "edit", "enqueue", "archive", "delete"],
 } as unknown as Experiment;
 
 const show = (node: ReactNode) =>
@@ -43,6 +43,7 @@ const menu = () => {
   return screen.getAllByRole("menuitem").map((item) => item.querySelector("b")!.textContent);
 };
 
+beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
 afterEach(() => void vi.restoreAllMocks());
 
 describe("the actions of an experiment", () => {
@@ -54,7 +55,11 @@ describe("the actions of an experiment", () => {
   });
 
   it("distinguish cancelling from killing", async () => {
-    const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel", "kill", "edit"] } as Experiment;
+    const running = {
+      ...EXPERIMENT,
+      state: "running",
+      actions: ["pause", "cancel", "kill", "edit", "enqueue"],
+    } as Experiment;
     show(<Actions experiment={running} />);
     expect(menu()).toEqual(["Add trials", "Try a configuration", "Edit", "Fork", "Clone", "Kill"]);
     expect(
@@ -67,6 +72,11 @@ describe("the actions of an experiment", () => {
   it("do not include new trials while it is being cancelled", () => {
     show(<Actions experiment={{ ...EXPERIMENT, state: "cancelling", actions: ["kill", "edit"] }} />);
     expect(menu()).toEqual(["Edit", "Fork", "Clone", "Kill"]);
+  });
+
+  it("do not include new trials if the service offers none, as without the reports that a policy has deleted", () => {
+    show(<Actions experiment={{ ...EXPERIMENT, actions: ["edit", "fork", "archive", "delete"] }} />);
+    expect(menu()).toEqual(["Edit", "Fork", "Clone", "Archive", "Delete"]);
   });
 
   it("delete it only after its name was typed", async () => {
@@ -196,6 +206,27 @@ describe("the actions of an experiment", () => {
     const [, send] = screen.getAllByRole("button", { name: "Continue" });
     await act(() => Promise.resolve(fireEvent.click(send ?? screen.getByRole("button", { name: "Continue" }))));
     expect(go).toHaveBeenCalledWith("exp_1", 7);
+  });
+});
+
+describe("a viewer", () => {
+  const asA = (role: string, node: ReactNode) => {
+    vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
+    show(node);
+  };
+  const trial = { id: "trl_1", number: 4, state: "failed", params: {}, actions: ["retry", "fork"] } as unknown as Trial;
+
+  it.each([
+    ["an experiment", <Actions experiment={EXPERIMENT} />],
+    ["several experiments", <BulkActions experiments={[EXPERIMENT]} />],
+    ["a trial", <TrialActions trial={trial} experiment={EXPERIMENT} />],
+  ])("is offered no action on %s, as the service refuses them all", async (_, node) => {
+    asA("viewer", node);
+    await waitFor(() => expect(screen.queryAllByRole("button")).toEqual([]));
+    asA("editor", node);
+    expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
+    await act(() => Promise.resolve());
+    expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
   });
 });
 

@@ -5,6 +5,7 @@ import { useNavigate } from "react-router";
 import { api, type Action } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/useExperiment";
+import { useMayChange } from "../common/useSession";
 import classes from "./actions.module.css";
 import { Confirm } from "./Confirm";
 import { ACTIONS, WORDS } from "./words";
@@ -23,7 +24,7 @@ const about = (action: Action) => WORDS[action].about;
 const BUTTONS = ACTIONS.filter((action) => !about(action));
 const MENU = ACTIONS.filter(about);
 
-/** The actions on an experiment. Each asks a question first, or opens a form. */
+/** The actions on an experiment. Each asks a question first, or opens a form. A viewer has none. */
 export function Actions({ experiment }: { experiment: Experiment }) {
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -41,8 +42,8 @@ export function Actions({ experiment }: { experiment: Experiment }) {
     setAsked(null);
     act.reset();
   };
+  if (!useMayChange()) return null;
   const allowed = new Set<string>(experiment.actions);
-  const ending = experiment.state === "cancelling";
   const onClose = () => setForm(null);
   const dialog = { experiment, onClose, onDone: (words: string) => (setSaid(words), onClose()) };
   return (
@@ -75,10 +76,10 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           </Button>
         </Menu.Target>
         <Menu.Dropdown className={classes.menu}>
-          {!ending && !allowed.has("continue") && (
+          {allowed.has("enqueue") && !allowed.has("continue") && (
             <Item name="Add trials" about="Start more trials than num_samples" onClick={() => setForm("continue")} />
           )}
-          {!ending && (
+          {allowed.has("enqueue") && (
             <Item
               name="Try a configuration"
               about="Start a trial with parameters that you choose"
@@ -162,7 +163,7 @@ function Item({ name, about, final, onClick }: ItemProps) {
 
 const BULK: readonly Action[] = [...BUTTONS, "archive", "unarchive"];
 
-/** Change all those of several experiments whose state allows it, after a question. Report failures in words. */
+/** Change those of several experiments whose state allows it, after a question. Say in words what failed. A viewer has no buttons. */
 export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<Action | null>(null);
@@ -181,6 +182,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
     },
     onSuccess: () => setAsked(null),
   });
+  if (!useMayChange()) return null;
   const count = asked ? able(asked).length : 0;
   const bulkQuestion = asked ? `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?` : "";
   return (

@@ -4,6 +4,7 @@ import { lazy, Suspense, useState } from "react";
 import { api, type TrialAction } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { keys } from "../../live/keys";
+import { useMayChange } from "../common/useSession";
 import { Confirm } from "./Confirm";
 import { TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
 
@@ -14,7 +15,7 @@ interface TrialActionsProps {
   experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
 }
 
-/** The actions on a trial. Each asks a question first, or opens a form. */
+/** The actions on a trial. Each asks a question first, or opens a form. A viewer has none. */
 export function TrialActions({ trial, experiment }: TrialActionsProps) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<TrialAction | null>(null);
@@ -27,6 +28,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id), exact: true });
     },
   });
+  if (!useMayChange()) return null;
   const allowed = TRIAL_ACTIONS.filter((action) => trial.actions.includes(action));
   const done = act.isSuccess ? act.variables : null;
   return (

@@ -1,8 +1,10 @@
 import { Popover } from "@mantine/core";
 import { useState } from "react";
 import { ROOT } from "../../api/root";
-import { asCurl, asPython, copyText, type Call } from "../../charts/copies";
+import { asCurl, asPython, type Call } from "../../charts/copies";
 import classes from "./parts.module.css";
+import { useCopy } from "./useCopy";
+import { useSession } from "./useSession";
 
 /** For the buttons of an open popover: with it, Escape closes only the popover, not also the drawer or dialog behind it. */
 export const ESCAPE_ENDS_HERE = { "data-mantine-stop-propagation": "true" };
@@ -19,23 +21,14 @@ export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) 
 /** `link`: false if the page's URL does not lead to what is shown. */
 export function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
   const [opened, setOpened] = useState(false);
-  const [copied, setCopied] = useState<string | null>(null);
-  const [error, setError] = useState<string | null>(null);
+  const { copied, error, copy, forget } = useCopy();
+  const asks = useSession()?.required ?? false;
   const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
   const forms: [string, () => string][] = [
     ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
     ["Python", () => asPython(call, service)],
-    ["curl", () => asCurl(call, service)],
+    ["curl", () => asCurl(call, service, asks)],
   ];
-  const copy = async (label: string, text: string) => {
-    try {
-      await copyText(text);
-      setCopied(label);
-      setError(null);
-    } catch (problem) {
-      setError(problem instanceof Error ? problem.message : String(problem));
-    }
-  };
   return (
     <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
       <Popover.Target>
@@ -45,7 +38,7 @@ export function CopyButton({ call, link = true }: { call: Call; link?: boolean }
           {...(opened ? ESCAPE_ENDS_HERE : {})}
           title={`Copy ${link ? "a link to this view, or " : ""}the API call for what it shows (Python, curl)`}
           onClick={() => {
-            setCopied(null);
+            forget();
             setOpened(!opened);
           }}
         >

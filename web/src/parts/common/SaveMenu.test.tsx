@@ -1,6 +1,9 @@
 import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { fireEvent, render, screen, within } from "@testing-library/react";
-import { describe, expect, it } from "vitest";
+import type { ReactNode } from "react";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { api } from "../../api/client";
 import { curvesCall } from "../../charts/copies";
 import { STEP } from "../../curves/across";
 import { CopyMenu } from "./CopyMenu";
@@ -8,14 +11,24 @@ import { SaveMenu } from "./SaveMenu";
 
 const CALL = curvesCall("exp_1", "loss", STEP);
 
+const show = (node: ReactNode, client = new QueryClient()) =>
+  render(
+    <MantineProvider>
+      <QueryClientProvider client={client}>{node}</QueryClientProvider>
+    </MantineProvider>,
+  );
+
+beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+  Reflect.deleteProperty(document, "execCommand");
+});
+
 describe("what a chart offers", () => {
   it("includes its numbers as a table, one page at a time", async () => {
     const points = Array.from({ length: 450 }, (_, i) => [i, i === 0 ? null : 0.123456789 * i]);
-    render(
-      <MantineProvider>
-        <SaveMenu name="digits loss" rows={() => [["step", "loss"], ...points]} call={CALL} />
-      </MantineProvider>,
-    );
+    show(<SaveMenu name="digits loss" rows={() => [["step", "loss"], ...points]} call={CALL} />);
     fireEvent.click(screen.getByRole("button", { name: "save" }));
     fireEvent.click(await screen.findByRole("button", { name: "show as table" }));
     const dialog = within(await screen.findByRole("dialog"));
@@ -32,13 +45,26 @@ describe("what a chart offers", () => {
   });
 
   it("has no link if the address does not lead to the chart", async () => {
-    render(
-      <MantineProvider>
-        <CopyMenu call={CALL} link={false} />
-      </MantineProvider>,
-    );
+    show(<CopyMenu call={CALL} link={false} />);
     fireEvent.click(screen.getByRole("button", { name: "copy" }));
     expect(await screen.findByRole("button", { name: "as curl" })).toBeTruthy();
     expect(screen.queryByRole("button", { name: "as link" })).toBeNull();
+  });
+
+  it.each([
+    [true, 'curl -H "Authorization: Bearer $TUNER_TOKEN" --get'],
+    [false, "curl --get"],
+  ])("sends a token as curl if the service asks for one: %s", async (required, begin) => {
+    let copied = "";
+    vi.stubGlobal("isSecureContext", false);
+    const execCommand = () => ((copied = document.querySelector<HTMLTextAreaElement>("body > textarea")!.value), true);
+    Object.assign(document, { execCommand });
+    const client = new QueryClient();
+    client.setQueryData(["session"], { required, name: "ada", role: "viewer" });
+    show(<CopyMenu call={CALL} />, client);
+    fireEvent.click(screen.getByRole("button", { name: "copy" }));
+    fireEvent.click(await screen.findByRole("button", { name: "as curl" }));
+    await screen.findByText("copied");
+    expect(copied.slice(0, begin.length)).toBe(begin);
   });
 });

@@ -1,11 +1,16 @@
-import { MantineProvider } from "@mantine/core";
+import { MantineProvider, Modal, TextInput } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
-import { fireEvent, render, screen, waitFor } from "@testing-library/react";
-import { afterEach, expect, test, vi } from "vitest";
-import { api } from "../../api/client";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { useState } from "react";
+import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
+import { api, ApiError } from "../../api/client";
 import { SignedIn } from "./SignIn";
 
-afterEach(() => vi.unstubAllGlobals());
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 /** A service that answers only once the right token was sent. */
 function guarded() {
@@ -75,4 +80,98 @@ test("a service with an identity provider offers to sign in there, and to return
   show();
   const link = await screen.findByRole("link", { name: "Sign in with your organization" });
   expect(link.getAttribute("href")).toBe("/auth/login?next=%2Fexperiments%2Fexp_1%3Fview%3Dchart");
+});
+
+describe("if a session ends while somebody types", () => {
+  /** Show a page that reads each second, with a dialog that it opens at a click. */
+  function Form() {
+    const { data } = useQuery({
+      queryKey: ["experiments"],
+      queryFn: () => api.experiments({}),
+      refetchInterval: 1000,
+      retry: false,
+    });
+    const [opened, setOpened] = useState(false);
+    if (!data) return <p>waiting</p>;
+    return (
+      <>
+        <label>
+          Notes
+          <textarea />
+        </label>
+        <button onClick={() => setOpened(true)}>Edit</button>
+        <Modal opened={opened} onClose={() => {}} title="A dialog">
+          <TextInput label="Name" />
+        </Modal>
+      </>
+    );
+  }
+
+  let name: string | null = "me";
+  let read: MockInstance<typeof api.experiments>;
+
+  async function type() {
+    vi.useFakeTimers({ shouldAdvanceTime: true });
+    name = "me";
+    vi.spyOn(api, "session").mockImplementation(() => Promise.resolve({ required: true, name } as never));
+    read = vi
+      .spyOn(api, "experiments")
+      .mockImplementation(() =>
+        name === null
+          ? Promise.reject(new ApiError(401, "a token is needed"))
+          : Promise.resolve({ items: [] } as never),
+      );
+    vi.spyOn(api, "signIn").mockImplementation((token) =>
+      Promise.resolve({ required: true, name: (name = token) } as never),
+    );
+    render(
+      <MantineProvider env="test">
+        <QueryClientProvider client={new QueryClient()}>
+          <SignedIn>
+            <Form />
+          </SignedIn>
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour of typing" } });
+    fireEvent.click(screen.getByRole("button", { name: "Edit" }));
+    fireEvent.change(await screen.findByLabelText("Name"), { target: { value: "digits-2" } });
+    name = null;
+    return screen.findByLabelText(/Token/);
+  }
+
+  async function signIn(as: string) {
+    fireEvent.change(screen.getByLabelText(/Token/), { target: { value: as } });
+    fireEvent.click(screen.getByRole("button", { name: "Sign in" }));
+    await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+  }
+
+  test("the page and its dialog are hidden, and come back with the text", async () => {
+    await type();
+    for (const label of ["Notes", "Name"]) {
+      expect(screen.queryByLabelText(label)).not.toBeNull();
+      expect(screen.queryByRole("textbox", { name: label })).toBeNull();
+    }
+    await signIn("me");
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("an hour of typing");
+  });
+
+  test("the hidden page asks for nothing, and loses nothing in an hour", async () => {
+    await type();
+    const before = read.mock.calls.length;
+    await act(() => vi.advanceTimersByTimeAsync(3_600_000));
+    expect(read.mock.calls.length).toBe(before);
+    await signIn("me");
+    await waitFor(() => expect(read.mock.calls.length).toBe(before + 1));
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("an hour of typing");
+    expect(screen.getByLabelText<HTMLInputElement>("Name").value).toBe("digits-2");
+  });
+
+  test("nobody else sees it", async () => {
+    await type();
+    await signIn("ada");
+    expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
+    expect(screen.queryByLabelText("Name")).toBeNull();
+  });
 });

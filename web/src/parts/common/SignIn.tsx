@@ -1,18 +1,47 @@
 import { Button } from "@mantine/core";
-import { notifyManager, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useSyncExternalStore, type ReactNode } from "react";
+import { notifyManager, QueryObserver, useQueryClient } from "@tanstack/react-query";
+import { Activity, Fragment, lazy, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
 import { api, ApiError } from "../../api/client";
+import { useSession } from "./useSession";
 
 const SignInForm = lazy(() => import("./SignInForm"));
 
-/** Shows the sign-in form instead of the page once the service has asked for a token. */
+/**
+ * Show the sign-in form instead of the page once the service has asked for a token. The page is hidden meanwhile, and its polls
+ * and keys rest. It keeps what has been typed, unless somebody else signs in.
+ */
 export function SignedIn({ children }: { children: ReactNode }) {
-  if (!useIsRefused()) return children;
+  const refused = useIsRefused();
+  useKept(refused);
+  const name = useSession()?.name ?? null;
+  const [last, setLast] = useState<string | null>(null);
+  if (name !== null && name !== last) setLast(name);
+  const [visit, setVisit] = useState(0);
   return (
-    <Suspense>
-      <SignInForm />
-    </Suspense>
+    <>
+      <Activity mode={refused ? "hidden" : "visible"}>
+        <Fragment key={visit}>{children}</Fragment>
+      </Activity>
+      {refused && (
+        <Suspense>
+          <SignInForm last={last} onOther={() => setVisit(visit + 1)} />
+        </Suspense>
+      )}
+    </>
   );
+}
+
+/** Keep the answers of the hidden page. The cache would drop them after some minutes, and with them the open forms. */
+function useKept(hidden: boolean): void {
+  const client = useQueryClient();
+  useEffect(() => {
+    if (!hidden) return;
+    const queries = client.getQueryCache().getAll();
+    const ends = queries.map(({ queryKey }) =>
+      new QueryObserver(client, { queryKey, enabled: false }).subscribe(() => {}),
+    );
+    return () => ends.forEach((end) => end());
+  }, [client, hidden]);
 }
 
 /** True if a request of the page was refused because nobody is signed in. */

@@ -1,12 +1,19 @@
 import { Button, PasswordInput } from "@mantine/core";
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient, type QueryClient } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
 import { useTitle } from "./useTitle";
 
+interface SignInFormProps {
+  /** The name of whoever was signed in last; null if nobody was. */
+  last: string | null;
+  /** Called if somebody else signs in. */
+  onOther: () => void;
+}
+
 /** The form in which somebody signs in with a token. */
-export default function SignInForm() {
+export default function SignInForm({ last, onOther }: SignInFormProps) {
   const client = useQueryClient();
   const [token, setToken] = useState("");
   const [error, setError] = useState<string | null>(null);
@@ -19,8 +26,11 @@ export default function SignInForm() {
     event.preventDefault();
     setBusy(true);
     try {
-      await api.signIn(token.trim());
-      await client.resetQueries(); // the refused requests are sent again by the parts that show the data
+      const { name } = await api.signIn(token.trim());
+      if (last !== null && name !== last) {
+        onOther();
+        await client.resetQueries();
+      } else await readAgain(client);
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
     } finally {
@@ -54,4 +64,14 @@ export default function SignInForm() {
       </Button>
     </form>
   );
+}
+
+/** Let the page read everything again. Keep the answers until then, since a page without them would drop its open forms. */
+function readAgain(client: QueryClient): Promise<void> {
+  for (const query of client.getQueryCache().getAll()) {
+    if (query.state.error === null) continue;
+    if (query.state.data === undefined) query.reset();
+    else query.setState({ error: null, status: "success" });
+  }
+  return client.invalidateQueries();
 }

@@ -1,12 +1,13 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
-import { afterEach, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import DecisionsTab from "./DecisionsTab";
 
+beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
 afterEach(() => void vi.restoreAllMocks());
 
 it("shows in its field the text for which the address asks, also if a link has changed it", async () => {
@@ -31,4 +32,24 @@ it("shows in its field the text for which the address asks, also if a link has c
   expect(field.value).toBe("");
   rerender(tab("starts from the beginning"));
   expect(field.value).toBe("starts from the beginning");
+});
+
+it.each([
+  ["viewer", 0],
+  ["editor", 1],
+])("asks what would have happened otherwise only for those who may: %s", async (role, count) => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
+  const experiment = { id: "exp_1", name: "a", state: "running", trials: 3, objectives: [] } as unknown as Experiment;
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>
+          <DecisionsTab experiment={experiment} address={{ get: () => null, set: () => {} }} onSelect={() => {}} />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  await screen.findByLabelText("Search the reasons");
+  await waitFor(() => expect(screen.queryAllByText("What if?")).toHaveLength(count));
 });

@@ -15,6 +15,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import { Loading } from "../common/Loading";
+import { useMayChange } from "../common/useSession";
 import { useTyped } from "../common/useTyped";
 import { WhatIf } from "./WhatIf";
 
@@ -85,11 +86,12 @@ export default function DecisionsTab({
     placeholderData: (old) => old,
   });
   const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const mayChange = useMayChange(); // the service replays experiments only for those who may
   const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
   const showAll = () => address.set({ kind: null, q: null, of: null });
   return (
     <>
-      <WhatIf experiment={experiment} onSelect={onSelect} address={address} />
+      {mayChange && <WhatIf experiment={experiment} onSelect={onSelect} address={address} />}
       <Panel
         flush
         title="Decisions"

@@ -1,8 +1,11 @@
-import { Anchor, CopyButton, Button, Tabs } from "@mantine/core";
+import { Anchor, Button, Tabs } from "@mantine/core";
 import { Link } from "react-router";
 import { ROOT } from "../../api/root";
+import { WITH_TOKEN } from "../../charts/copies";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
+import { useCopy } from "../common/useCopy";
+import { useMayChange, useSession } from "../common/useSession";
 
 const PYTHON = `import tuner
 
@@ -17,7 +20,10 @@ tuner.run(
     metric="accuracy", mode="max", num_samples=16, max_t=27, num_workers=2,
 )`;
 
-const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
+const curl = (
+  root: string,
+  asks: boolean,
+) => `curl${asks ? ` ${WITH_TOKEN}` : ""} -X POST ${root}api/v1/experiments -H 'Content-Type: application/json' -d '{
   "name": "digits", "entrypoint": "tuner.examples.digits:train",
   "space": {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1},
             "width": {"type": "choice", "categories": [16, 32, 64]}},
@@ -29,15 +35,24 @@ const curl = (root: string) => `curl -X POST ${root}api/v1/experiments -H 'Conte
 
 /** Say how to start a first experiment. */
 export function FirstExperiment() {
+  const mayChange = useMayChange();
+  const asks = useSession()?.required ?? false;
   return (
     <div style={{ maxWidth: 820, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 4px" }}>No experiments yet</h1>
       <p style={{ margin: "0 0 16px" }} className={classes.dimmed}>
-        Start one in any of these ways, or{" "}
-        <Anchor component={Link} to="/new" size="sm">
-          fill in a form
-        </Anchor>
-        . It appears here automatically.
+        {mayChange ? (
+          <>
+            Start one in any of these ways, or{" "}
+            <Anchor component={Link} to="/new" size="sm">
+              fill in a form
+            </Anchor>
+            .
+          </>
+        ) : (
+          "Starting one needs the role editor. It can be done in any of these ways."
+        )}{" "}
+        It appears here automatically.
       </p>
       <Panel>
         <Tabs defaultValue="python">
@@ -50,7 +65,7 @@ export function FirstExperiment() {
             <Snippet text={PYTHON} />
           </Tabs.Panel>
           <Tabs.Panel value="http">
-            <Snippet text={curl(new URL(ROOT, window.location.href).href)} />
+            <Snippet text={curl(new URL(ROOT, window.location.href).href, asks)} />
           </Tabs.Panel>
           <Tabs.Panel value="demo">
             <Snippet text="tuner demo" />
@@ -61,19 +76,23 @@ export function FirstExperiment() {
   );
 }
 
+/** Show a text, with a button that copies it. */
 export function Snippet({ text }: { text: string }) {
+  const { copied, error, copy } = useCopy();
   return (
     <div style={{ position: "relative" }}>
       <pre className={classes.code} style={{ paddingRight: 70 }} tabIndex={0}>
         {text}
       </pre>
-      <CopyButton value={text}>
-        {({ copied, copy }) => (
-          <Button size="compact-xs" variant="default" onClick={copy} style={{ position: "absolute", top: 8, right: 8 }}>
-            {copied ? "Copied" : "Copy"}
-          </Button>
-        )}
-      </CopyButton>
+      <Button
+        size="compact-xs"
+        variant="default"
+        onClick={() => void copy(text, text)}
+        style={{ position: "absolute", top: 8, right: 8 }}
+      >
+        {copied === text ? "Copied" : "Copy"}
+      </Button>
+      {error && <span role="alert">{error} Select the text instead.</span>}
     </div>
   );
 }

@@ -4,7 +4,7 @@ import { render, screen } from "@testing-library/react";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
-import type { Across } from "../../curves/across";
+import { STEP, type Across } from "../../curves/across";
 import type { Address } from "../../pages/useAddress";
 import { waitingWords } from "../curves/CurvesPanel";
 import { TrialCharts } from "./TrialCharts";
@@ -40,6 +40,21 @@ it("shows the charts of a trial over iterations if no report has a step", async 
   );
   expect(await screen.findByRole("img", { name: /^loss of trial 4 over training iteration, last/ })).toBeTruthy();
   expect(screen.getByText(NO_STEP)).toBeTruthy();
+});
+
+it("has a linear axis if no value is positive, whatever the address says", async () => {
+  const segments = [{ ordinal: 1, cause: "start", last_iteration: 2, x: [1, 2], y: [-0.5, -0.25] }];
+  vi.spyOn(api, "trialCurves").mockResolvedValue({ items: [{ metric: "loss", segments }] } as never);
+  const address: Address = { get: (name) => (name === "charts" ? '{"loss": ["log"]}' : null), set: () => {} };
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <TrialCharts trial={TRIAL} metric="loss" across={STEP} rank={1} of={1} address={address} />
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  const button = await screen.findByRole<HTMLButtonElement>("button", { name: "log" });
+  expect([button.disabled, button.getAttribute("aria-pressed")]).toEqual([true, "false"]);
 });
 
 it("says of an empty chart whether the metric or its value on the axis is missing", () => {

@@ -85,7 +85,8 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
   const plot = useRef<CurvesPlot | null>(null);
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<Hover | null>(null);
-  const { log } = view;
+  const positive = item.segments.some((segment) => segment.y.some((value) => value !== null && value > 0));
+  const log = view.log && positive;
   const x = formatAcross(across);
   const zoom = view.x === x ? view.zoom : null;
   const xLabel = labelOf(across);
@@ -136,7 +137,7 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
   }, []);
   useLayoutEffect(() => {
     first.current = look;
-    zoomed.current = (next) => onView({ log, zoom: next, x });
+    zoomed.current = (next) => onView({ log: view.log, zoom: next, x });
     plot.current?.setLook(look);
     plot.current?.setZoom(zoom);
   });
@@ -154,7 +155,6 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
     .reverse()
     .flatMap((segment) => [...segment.y].reverse())
     .find((value) => value !== null);
-  const positive = item.segments.some((segment) => segment.y.some((value) => value !== null && value > 0));
   return (
     <figure className={classes.metric}>
       <figcaption>

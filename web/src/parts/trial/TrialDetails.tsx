@@ -28,6 +28,7 @@ import { TrialCharts } from "./TrialCharts";
 import { Usage } from "./Usage";
 import { RAN_FOR } from "../table/trialColumns";
 import { useNow } from "../common/useNow";
+import { useMayChange } from "../common/useSession";
 import classes from "./TrialDetails.module.css";
 
 const Profile = lazy(() => import("./Profile"));
@@ -47,7 +48,9 @@ const VIEWS = ["overview", "segments", "checkpoints", "lineage", "neighbors", "d
 /** Show everything that is known about one trial: its configuration, its course, and the reason why it ended. */
 export function TrialDetails({ id, experiment, rank, of, onSelect, address }: TrialDetailsProps) {
   const query = useQuery({ queryKey: keys.trial(id), queryFn: ({ signal }) => api.trial(id, signal) });
-  const tab = VIEWS.find((one) => one === address.get("view")) ?? "overview";
+  const mayChange = useMayChange();
+  const views = mayChange ? VIEWS : VIEWS.filter((one) => one !== "profile"); // profiling changes the processes of a trial
+  const tab = views.find((one) => one === address.get("view")) ?? "overview";
   const setTab = (next: string | null) =>
     address.set({ view: next === "overview" ? null : next, segment: null, logrank: null, weights: null });
   const across = chosenAcross(address.get("x"), experiment);
@@ -68,7 +71,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
           <Tabs.Tab value="decisions">Decisions</Tabs.Tab>
           <Tabs.Tab value="logs">Logs</Tabs.Tab>
           <Tabs.Tab value="usage">Usage</Tabs.Tab>
-          <Tabs.Tab value="profile">Profile</Tabs.Tab>
+          {mayChange && <Tabs.Tab value="profile">Profile</Tabs.Tab>}
         </Tabs.List>
         <Tabs.Panel value="overview">
           <Overview

@@ -1,0 +1,63 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { render, screen, waitFor } from "@testing-library/react";
+import { MemoryRouter } from "react-router";
+import { afterEach, expect, it, vi } from "vitest";
+import { api } from "../../api/client";
+import type { Experiment } from "../../api/types";
+import { TrialDetails } from "./TrialDetails";
+
+afterEach(() => void vi.restoreAllMocks());
+
+const TRIAL = {
+  id: "trl_1",
+  experiment_id: "exp_1",
+  number: 4,
+  state: "completed",
+  params: {},
+  best_params: {},
+  feasible: null,
+  tags: {},
+  last: {},
+  segments: [],
+};
+const EXPERIMENT = {
+  id: "exp_1",
+  metric: "loss",
+  objectives: [{}],
+  labels: {},
+  space: {},
+  time_attr: "training_iteration",
+};
+const SAVED = { id: "ckpt_1", step: 9, bytes: 2000, state: "ready", segment: 1, uri: "file:///a" };
+
+it.each([
+  ["viewer", []],
+  ["editor", ["Fork", "Pin", "Profile"]],
+])("offers the role %s only what it allows", async (role, offered) => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
+  vi.spyOn(api, "trial").mockResolvedValue(TRIAL as never);
+  vi.spyOn(api, "checkpoints").mockResolvedValue([{ ...SAVED, pinned: false, actions: ["fork", "pin"] }] as never);
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>
+          <TrialDetails
+            id="trl_1"
+            experiment={EXPERIMENT as unknown as Experiment}
+            rank={1}
+            of={1}
+            onSelect={() => {}}
+            address={{ get: (name) => (name === "view" ? "checkpoints" : null), set: () => {} }}
+          />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  await screen.findByText("Iteration 9");
+  const names = () =>
+    [...screen.queryAllByRole("button"), ...screen.queryAllByRole("tab")]
+      .map((one) => one.textContent)
+      .filter((name) => ["Fork", "Pin", "Profile"].includes(name));
+  await waitFor(() => expect(names()).toEqual(offered));
+});
