@@ -184,8 +184,9 @@ class Saver:
         self._note(moment, None)
         try:
             if isinstance(source, Checkpoint):
-                source = source.path
-            if callable(source):
+                with source.as_directory() as folder:
+                    job.elsewhere = take_over(folder, job.staging, job.locks)
+            elif callable(source):
                 try:
                     source(job.staging)
                 except Exception as error:

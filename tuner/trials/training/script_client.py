@@ -48,7 +48,9 @@ class ScriptClient:
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
         values = flatten(metrics, self._warnings)
         if isinstance(checkpoint, Checkpoint):
-            checkpoint = checkpoint.path
+            with checkpoint.as_directory() as folder:
+                self._ask("report", values, step, os.path.abspath(folder), False)
+            return
         if callable(checkpoint):
             self._save = checkpoint
         where = os.path.abspath(checkpoint) if checkpoint is not None and not callable(checkpoint) else None
