@@ -12,7 +12,7 @@ from tuner.domain.segments import Report, Verdict
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.runtime.function.calling import call
-from tuner.trials.training.session import Context, Session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 LAUNCH = Launch(
     experiment_id="e",
@@ -35,7 +35,7 @@ class Driver:
 
     def ask(self, message: Report) -> Verdict:
         self.put(message)
-        return Verdict()
+        return Verdict(action="stop", reason="it is worse than the others")
 
 
 class NoSaver:
@@ -44,7 +44,7 @@ class NoSaver:
     def passed(self, report_no: int) -> None: ...
 
 
-def reports_of(function: Any, start_iteration: int = 0) -> list[dict[str, float]]:
+def reports_of(function: Any, start_iteration: int = 0, **options: Any) -> list[dict[str, float]]:
     driver = Driver()
     context = Context(
         experiment_id="e",
@@ -58,7 +58,7 @@ def reports_of(function: Any, start_iteration: int = 0) -> list[dict[str, float]
         node_rank=0,
         start_iteration=start_iteration,
     )
-    session = Session(context, reports=driver, peers=None, saver=NoSaver(), first_milestone=None)
+    session = Session(context, reports=driver, peers=None, saver=NoSaver(), **{"first_milestone": None, **options})
     call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
     return driver.seen
 
@@ -110,6 +110,22 @@ def test_a_value_that_is_returned_is_told_from_a_report() -> None:
     reports_of(lambda config, session: seen.append(session) or 0.5)
     reports_of(lambda config, session: seen.append(session) or both(config, session))
     assert [session.as_value for session in seen] == [True, False]
+
+
+@pytest.mark.parametrize(("value", "error"), [(1.0, LeaveTrial), ("small", TypeError)], ids=["stopped", "wrong value"])
+def test_the_finally_block_of_a_generator_runs_when_it_must_end(value: Any, error: type[BaseException]) -> None:
+    ended: list[str] = []
+
+    def forever(config: dict[str, Any], session: Session) -> Iterator[Any]:
+        try:
+            while True:
+                yield value
+        finally:
+            ended.append("finally")
+
+    with pytest.raises(error) as caught:
+        reports_of(forever, first_milestone=3)
+    assert ended == ["finally"], f"it is kept by the traceback of {caught.value!r}"
 
 
 def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
@@ -30,8 +31,9 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     try:
         result = with_metrics(function, [metric or "value"])(config)
         if isinstance(result, GeneratorType):
-            for value in result:
-                session.report(_metrics(value, metric, named))
+            with contextlib.closing(result):  # runs its `finally` blocks now, while the trial still lasts
+                for value in result:
+                    session.report(_metrics(value, metric, named))
         elif session.count == 0 and _is_result(result):
             session.as_value = True
             session.report(_metrics(result, metric, named))
