@@ -502,6 +502,20 @@ def test_a_callable_that_raises_on_one_rank_leaves_no_torn_checkpoint(tmp_path: 
     pair.close()
 
 
+def test_an_error_without_a_text_is_told_to_rank_0(tmp_path: Path) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return str(self.nowhere)  # type: ignore[attr-defined]
+
+    def raises(folder: str) -> None:
+        raise Odd
+
+    saver = alone(tmp_path / "storage", [])
+    with pytest.raises(Odd):
+        saver.take(raises, 1, 1)
+    assert saver.answer((1, False), lambda: None) == "Odd: <Odd.__str__ raised AttributeError>"
+
+
 def test_a_shard_that_cannot_be_written_fails_the_checkpoint(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
 

@@ -31,6 +31,25 @@ def test_the_traceback_of_a_function_or_a_script_is_in_the_log_once(local_bench:
         assert local_bench.log(launch).count("\nValueError: the GPU is on fire") == 1
 
 
+def raises_what_has_no_text(config: dict[str, Any]) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return str(self.nowhere)  # type: ignore[attr-defined]
+
+    for loss in range(5):
+        report(loss=loss)
+    raise Odd
+
+
+def test_an_error_without_a_text_loses_no_report(local_bench: LocalBench) -> None:
+    launch = local_bench.launch(raises_what_has_no_text, first_milestone=None)
+    failure = local_bench.run(launch).failure
+    assert failure is not None
+    assert "Odd.__str__ raised AttributeError" in failure.message
+    assert "raises_what_has_no_text" in failure.traceback
+    assert [report.metrics["loss"] for report in local_bench.reports(launch)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def calls_tuner_in_forks(config: dict[str, Any]) -> None:
     from tuner.trials.training import driver_calls, session
 

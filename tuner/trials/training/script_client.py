@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client
 from typing import Any
 
-from tuner.errors import WrongArgument
+from tuner.errors import WrongArgument, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training.metrics import MetricWarnings, flatten
 
@@ -88,7 +88,7 @@ class ScriptClient:
             self._save(folder)
         except BaseException as error:
             self._error = error
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {text_of(error)}"
         return None
 
     def _end(self) -> None:

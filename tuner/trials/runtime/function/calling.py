@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
 
-from tuner.errors import WrongArgument
+from tuner.errors import WrongArgument, text_of
 from tuner.trials.compat.forms import with_metrics
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import Launch
@@ -48,7 +48,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         explain_missing(error, launch.code.working_dir)
         raise
     except TypeError as error:
-        if str(error).startswith("report() got an unexpected keyword argument"):
+        if text_of(error).startswith("report() got an unexpected keyword argument"):
             error.add_note("tuner.report takes the metrics as one dict: tuner.report({'loss': loss})")
         raise
     except AttributeError as error:
