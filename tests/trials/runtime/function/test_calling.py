@@ -85,6 +85,7 @@ def finished(config: dict[str, Any], session: Session) -> None:
         (lambda config, session: {"loss": 1.0, "model": object(), "note": "words"}, [{"loss": 1.0}]),
         (lambda config, session: 0.25, [{"loss": 0.25}]),
         (lambda config, session: torch.tensor(0.5), [{"loss": 0.5}]),
+        (lambda config, session: {"loss": 1.0, "seen": 10**400}, [{"loss": 1.0}]),
         (generator, [{"loss": 1.0, "more": 2.0}, {"loss": 0.5}]),
         (both, [{"loss": 3.0}]),
         (finished, [{"loss": 3.0}]),
@@ -95,6 +96,7 @@ def finished(config: dict[str, Any], session: Session) -> None:
         "more than numbers",
         "number",
         "tensor",
+        "too large",
         "generator",
         "reported",
         "finished",
@@ -145,6 +147,11 @@ def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
 
 def iter_of(value: Any) -> Iterator[Any]:
     yield value
+
+
+def test_an_objective_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(TypeError, match="metric 'loss' is too large"):
+        reports_of(lambda config, session: 10**400)
 
 
 def test_a_result_that_is_no_metric_is_refused_if_it_is_all_there_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from numbers import Real
 from types import GeneratorType
 from typing import Any
 
@@ -58,10 +59,10 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
 
 
 def _is_result(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return True
+    if isinstance(value, Mapping | Real):
+        return not isinstance(value, bool)
     try:
-        return not isinstance(value, bool) and bool(flatten({"value": value}))
+        return bool(flatten({"value": value}))
     except TypeError:
         return False
 
