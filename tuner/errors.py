@@ -47,6 +47,14 @@ def what_to_do(section: str) -> str:
     return f"{WHAT_TO_DO}tuner docs {section}"
 
 
+def text_of(said: object) -> str:
+    """Return the text of an error, or of a note on one. If its `__str__` raises, return a text that says so."""
+    try:
+        return str(said)
+    except Exception as error:
+        return f"<{type(said).__name__}.__str__ raised {type(error).__name__}>"
+
+
 class TunerError(Exception):
     """Base of all errors raised on purpose. Each error has a note that names the section of the docs about it."""
 

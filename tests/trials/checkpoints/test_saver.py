@@ -23,7 +23,7 @@ from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
 from tuner.trials.checkpoints.staging import spool, sweep_spool, take_over
-from tuner.trials.checkpoints.storage import join
+from tuner.trials.checkpoints.storage import join, walk
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads
 
@@ -191,6 +191,45 @@ def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.Monke
     saver.drain()
     assert [Path(c.uri, "weights").read_text() for c in committed] == ["first", "second"]
     assert (tmp_path / "mine" / "weights").exists()
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "remote"])
+def test_a_checkpoint_that_is_handed_back_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the storage is below it, as with TUNER_HOME=/tmp/...
+    storage = SlowStorage(tmp_path / "slow").uri if remote else str(tmp_path / "storage")
+    committed: list[CheckpointInfo] = []
+    saver = alone(storage, committed)
+
+    def two(folder: str) -> None:
+        Path(folder, "part").mkdir()
+        Path(folder, "part", "weights").write_text("w")
+
+    saver.take(two, 1, 1)
+    saver.drain()
+    first = Checkpoint(committed[0].uri, info=committed[0])
+    saver = alone(storage, committed)
+    saver.take(first, 2, 2)
+    with first.as_directory() as folder:
+        saver.take(folder, 3, 3)
+        saver.take(os.path.join(folder, "part"), 4, 4)
+        assert Path(folder, "part", "weights").read_text() == "w", "others may read this folder, too"
+    saver.drain()
+    names = ["part/weights", "part/weights", "part/weights", "weights"]
+    for info, name in zip(committed, names, strict=True):
+        with Checkpoint(info.uri, info=info).as_directory() as folder:
+            assert walk(folder) == [name]
+
+
+def test_a_temporary_directory_of_a_new_checkpoint_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "weights").write_text("w")
+    saver = alone(tmp_path / "storage", [])
+    saver.take(Checkpoint.from_directory(tmp_path / "mine"), 1, 1)
+    saver.drain()
+    assert os.listdir(tmp_path / "mine") == []
 
 
 @pytest.mark.parametrize("way", ["callable", "temporary", "other"])
@@ -461,6 +500,20 @@ def test_a_callable_that_raises_on_one_rank_leaves_no_torn_checkpoint(tmp_path: 
     assert list((tmp_path / ".staging").iterdir()) == [], "a part that could not be written takes no room"
     assert list((tmp_path / "trial_00000").iterdir()) == []
     pair.close()
+
+
+def test_an_error_without_a_text_is_told_to_rank_0(tmp_path: Path) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return str(self.nowhere)  # type: ignore[attr-defined]
+
+    def raises(folder: str) -> None:
+        raise Odd
+
+    saver = alone(tmp_path / "storage", [])
+    with pytest.raises(Odd):
+        saver.take(raises, 1, 1)
+    assert saver.answer((1, False), lambda: None) == "Odd: <Odd.__str__ raised AttributeError>"
 
 
 def test_a_shard_that_cannot_be_written_fails_the_checkpoint(tmp_path: Path) -> None:

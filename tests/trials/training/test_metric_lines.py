@@ -21,6 +21,8 @@ from tuner.trials.training.metric_lines import MetricLines
         ("loss=high", None),
         ("the loss is 0.5", None),
         ('{"loss": null}', None),
+        (f'{{"loss": 0.5, "n": 1{"0" * 400}}}', {"loss": 0.5}),
+        (f'{{"loss": 1{"0" * 400}}}', None),
         ('{"loss": 0.5', None),
         ("", None),
     ],

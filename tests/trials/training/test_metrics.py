@@ -64,6 +64,10 @@ def test_nan_and_infinity_pass() -> None:
         (torch.tensor(1j), "not complex 1j"),
         (np.array("text"), "not str 'text'"),
         (Decimal(1), "not decimal.Decimal Decimal('1')"),
+        (10**400, "metric 'val/x' is too large for a float, which is at most 1.8e+308"),
+        (-(10**400), "metric 'val/x' is too large"),
+        (Fraction(10**400), "metric 'val/x' is too large"),
+        (np.array(10**400, dtype=object), "metric 'val/x' is too large"),
     ],
 )
 def test_anything_else_is_an_error_that_names_the_key(value: Any, words: str) -> None:

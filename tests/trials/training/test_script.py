@@ -166,6 +166,14 @@ for _ in range(3):
     assert saver.states == [(2, "43"), (3, "44")]
 
 
+def test_a_script_hands_back_the_checkpoint_that_it_got(tmp_path: Path, begin: Start) -> None:
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "state").write_text("41")
+    _, _, saver = begin(checkpoint=Checkpoint(f"fsspec+file://{tmp_path}/before"))
+    script(tmp_path, "import tuner; tuner.report({'loss': 1.0}, checkpoint=tuner.get_checkpoint())")({})
+    assert saver.states == [(1, "41")]
+
+
 def test_a_verdict_ends_a_script_that_reports_with_its_finally_blocks(tmp_path: Path, begin: Start) -> None:
     running, driver, _ = begin(last=2)
     text = """

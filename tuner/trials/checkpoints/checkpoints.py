@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -260,6 +261,18 @@ def is_committed(uri: str) -> bool:
     except CheckpointError:
         return False
     return True
+
+
+def is_saved_or_downloaded(folder: str) -> bool:
+    """Return whether a local directory belongs to a saved checkpoint or to a download that processes share.
+
+    The files of such a directory must stay where they are.
+    """
+    real = os.path.realpath(folder)
+    with contextlib.suppress(OSError):  # the temporary directory is full, or cannot be written to
+        if real.startswith(os.path.realpath(_cache()) + os.sep):
+            return True
+    return any(os.path.exists(f"{part}{_MARKER}") for part in (real, *map(str, Path(real).parents)))
 
 
 def is_here(uri: str) -> bool:

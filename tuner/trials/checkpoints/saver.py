@@ -30,7 +30,7 @@ from typing import TypeVar
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import IN_SAVE
-from tuner.errors import CheckpointError, CheckpointUnreachable
+from tuner.errors import CheckpointError, CheckpointUnreachable, text_of
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.staging import clear_earlier, make_locked, spool, sweep_spool, take_over, trial_folder
@@ -184,8 +184,9 @@ class Saver:
         self._note(moment, None)
         try:
             if isinstance(source, Checkpoint):
-                source = source.path
-            if callable(source):
+                with source.as_directory() as folder:
+                    job.elsewhere = take_over(folder, job.staging, job.locks)
+            elif callable(source):
                 try:
                     source(job.staging)
                 except Exception as error:
@@ -203,7 +204,7 @@ class Saver:
             size = job.size = sum(os.path.getsize(os.path.join(lies, file)) for file in walk(lies))
         except BaseException as error:
             job.drop()  # if the disk is full, this makes room for the next attempt
-            self._note(moment, f"{type(error).__name__}: {error}")
+            self._note(moment, f"{type(error).__name__}: {text_of(error)}")
             raise
         job.taken_at = time.monotonic()
         job.took_s = job.taken_at - begun

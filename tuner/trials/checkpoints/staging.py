@@ -14,11 +14,14 @@ import shutil
 import tempfile
 
 from tuner.errors import CheckpointError
+from tuner.trials.checkpoints.checkpoints import is_saved_or_downloaded
 from tuner.trials.checkpoints.storage import copy_tree, join, place, private_folder, replace_links
 
 
 def take_over(source: str, staging: str, locks: list[int]) -> str | None:
     """Move the contents of `source` to `staging` if `source` is in the temp directory, else copy them.
+
+    The contents of a saved or downloaded checkpoint are always copied, since others still need them.
 
     A move leaves `source` as an empty directory, for the code that created it to delete. If `staging` is on another
     filesystem, the contents are moved to a new directory in the spool, from which the saver copies them in the
@@ -29,7 +32,8 @@ def take_over(source: str, staging: str, locks: list[int]) -> str | None:
             f"a checkpoint must be a directory, or a callable that fills one; there is no directory at {source}"
         )
     real = os.path.realpath(source)
-    if not real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+    is_temporary = real.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep)
+    if not is_temporary or is_saved_or_downloaded(real):
         copy_tree(source, staging)
         return None
     replace_links(real)

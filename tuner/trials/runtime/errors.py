@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
 from dataclasses import replace
 
-from tuner.errors import WHAT_TO_DO, CheckpointLost, CheckpointUnreachable, DriverSilent, EntrypointError, ReportsLost
+from tuner.errors import (
+    WHAT_TO_DO,
+    CheckpointLost,
+    CheckpointUnreachable,
+    DriverSilent,
+    EntrypointError,
+    ReportsLost,
+    text_of,
+)
 from tuner.trials.messages.channel import PeerLost
 from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.messages.protocol import RankError
@@ -22,7 +31,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
         return _of_script(error, log_tail)
     return RankError(
         type=type(error).__name__,
-        message=_COLOUR.sub("", "; ".join((str(error) or type(error).__name__, *getattr(error, "__notes__", ())))),
+        message=_COLOUR.sub("", "; ".join((text_of(error) or type(error).__name__, *_notes(error)))),
         traceback=_COLOUR.sub("", _readable(error)),
         log_tail=log_tail,
         cause=_cause(error),
@@ -62,9 +71,18 @@ def _cause(error: BaseException) -> str:
     return "spec" if isinstance(error, EntrypointError) else "exception"
 
 
+def _notes(error: BaseException) -> list[str]:
+    with contextlib.suppress(Exception):  # user code may set the attribute to anything
+        return [text_of(note) for note in getattr(error, "__notes__", ())]
+    return []
+
+
 def _readable(error: BaseException) -> str:
     """Return the traceback of an error as text, without any leading frames in `tuner.trials`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # an attribute of the error raises
+        return "".join((*traceback.format_tb(trace), f"{type(error).__name__}: {text_of(error)}\n"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tuner.errors import MissingPackage, TunerError
+from tuner.errors import MissingPackage, TunerError, text_of
 from tuner.names import with_extra
 from tuner.trials.messages.channel import ChannelClient, ChannelServer
 from tuner.trials.messages.protocol import RankAssignment
@@ -264,5 +264,5 @@ def is_echo(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"DistNetworkError", "DistBackendError", "DistStoreError"}:
         return True
-    text = str(error).lower()
+    text = text_of(error).lower()
     return isinstance(error, RuntimeError) and any(echo in text for echo in _ECHOES)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.segments import Verdict
@@ -64,7 +67,8 @@ class Segment:
         running = self.session
         error: RankError | None = None
         try:
-            call(self.function, self.config, running, self.launch)
+            with _children_exit():
+                call(self.function, self.config, running, self.launch)
             running.finish()
         except LeaveTrial as leave:
             if leave is not running.left:
@@ -118,3 +122,34 @@ class Segment:
         self.overstay.name = "tuner-overstay"
         self.overstay.daemon = True
         self.overstay.start()
+
+
+@contextlib.contextmanager
+def _children_exit() -> Iterator[None]:
+    """End the child processes that the `with` block forks and leaves, which must not end the segment of their parent.
+
+    They exit as Python would: with status 0, with that of SystemExit, or with 1 after another error, which is printed.
+    """
+    owner = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != owner:
+            _exit(error)
+        raise
+    if os.getpid() != owner:
+        _exit(None)
+
+
+def _exit(error: BaseException | None) -> NoReturn:
+    status = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    elif error is not None:
+        status = 1
+        with contextlib.suppress(Exception):
+            traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)

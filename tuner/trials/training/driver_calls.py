@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,10 +59,14 @@ def open_for(driver: DriverLink, segment_id: str) -> Callable[[], None]:
     global _here
     _here = DriverCalls(driver, segment_id)
     objects.fetch_by(_here.object)
+    return _close
 
-    def close() -> None:
-        global _here
-        objects.fetch_by(None)
-        _here = None
 
-    return close
+def _close() -> None:
+    global _here
+    objects.fetch_by(None)
+    _here = None
+
+
+# A forked process shares the rank's connection to the driver. It reads stored objects from their files.
+os.register_at_fork(after_in_child=_close)

@@ -102,18 +102,27 @@ def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings:
 
 def _number(name: str, value: Any, warnings: MetricWarnings | None) -> float:
     if isinstance(value, Real):
-        return float(value)
+        return _float(name, value)
     shape = getattr(value, "shape", None)
     if shape is not None and hasattr(value, "item") and all(length == 1 for length in shape):
         item = value.item()
         if isinstance(item, Real):
             if shape and warnings is not None:
                 warnings.say(name, f"metric {name!r} is {describe(value)}: its only element is reported")
-            return float(item)
+            return _float(name, item)
         value = item
     raise WrongArgument(
         f"metric {name!r} must be a number, or an array or tensor of one element, not {describe(value)}"
     )
+
+
+def _float(name: str, value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise WrongArgument(
+            f"metric {name!r} is too large for a float, which is at most {sys.float_info.max:.1e}"
+        ) from None
 
 
 def describe(value: object) -> str:

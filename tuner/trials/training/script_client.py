@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client
 from typing import Any
 
-from tuner.errors import WrongArgument
+from tuner.errors import WrongArgument, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training.metrics import MetricWarnings, flatten
 
@@ -48,7 +48,9 @@ class ScriptClient:
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
         values = flatten(metrics, self._warnings)
         if isinstance(checkpoint, Checkpoint):
-            checkpoint = checkpoint.path
+            with checkpoint.as_directory() as folder:
+                self._ask("report", values, step, os.path.abspath(folder), False)
+            return
         if callable(checkpoint):
             self._save = checkpoint
         where = os.path.abspath(checkpoint) if checkpoint is not None and not callable(checkpoint) else None
@@ -86,7 +88,7 @@ class ScriptClient:
             self._save(folder)
         except BaseException as error:
             self._error = error
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {text_of(error)}"
         return None
 
     def _end(self) -> None:

@@ -9,6 +9,7 @@ communicating between milestones.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -185,6 +186,7 @@ class Session:
         watch: Watch | None = None,
     ) -> None:
         self.context = context
+        self._pid = os.getpid()
         self.objective = objective
         self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
@@ -244,6 +246,8 @@ class Session:
     # -- called by user code
 
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
+        if os.getpid() != self._pid:  # objects of Ray and Optuna keep a session, also in a forked process
+            raise _not_here("report")
         with self._reporting:
             self._report(metrics, step, checkpoint)
 
@@ -460,6 +464,10 @@ def current() -> Session | None:
     return _current
 
 
+# A forked process shares the rank's connections, which would mix up what the two send.
+os.register_at_fork(after_in_child=functools.partial(activate, None))
+
+
 RANK_PROCESS = "_TUNER_RANK_PROCESS"
 """The name of an environment variable that is set in each rank's process, and so in all processes that it starts."""
 
@@ -489,11 +497,15 @@ def _inside(name: str) -> Session | script_client.ScriptClient | None:
     if _current is None and (script := script_client.connected()) is not None:
         return script
     if _current is None and RANK_PROCESS in os.environ:
-        raise OutsideTrial(
-            f"tuner.{name}() was called in a child process of a trial, or after the trial had ended: call it in the training "
-            "function itself"
-        )
+        raise _not_here(name)
     return _current
+
+
+def _not_here(name: str) -> OutsideTrial:
+    return OutsideTrial(
+        f"tuner.{name}() was called in a child process of a trial, or after the trial had ended: call it in the training "
+        "function itself"
+    )
 
 
 def report(metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:

@@ -12,7 +12,7 @@ from tuner.domain.segments import Report, Verdict
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import CodeRef, Launch
 from tuner.trials.runtime.function.calling import call
-from tuner.trials.training.session import Context, Session
+from tuner.trials.training.session import Context, LeaveTrial, Session
 
 LAUNCH = Launch(
     experiment_id="e",
@@ -35,7 +35,7 @@ class Driver:
 
     def ask(self, message: Report) -> Verdict:
         self.put(message)
-        return Verdict()
+        return Verdict(action="stop", reason="it is worse than the others")
 
 
 class NoSaver:
@@ -44,7 +44,7 @@ class NoSaver:
     def passed(self, report_no: int) -> None: ...
 
 
-def reports_of(function: Any, start_iteration: int = 0) -> list[dict[str, float]]:
+def reports_of(function: Any, start_iteration: int = 0, **options: Any) -> list[dict[str, float]]:
     driver = Driver()
     context = Context(
         experiment_id="e",
@@ -58,7 +58,7 @@ def reports_of(function: Any, start_iteration: int = 0) -> list[dict[str, float]
         node_rank=0,
         start_iteration=start_iteration,
     )
-    session = Session(context, reports=driver, peers=None, saver=NoSaver(), first_milestone=None)
+    session = Session(context, reports=driver, peers=None, saver=NoSaver(), **{"first_milestone": None, **options})
     call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
     return driver.seen
 
@@ -85,6 +85,7 @@ def finished(config: dict[str, Any], session: Session) -> None:
         (lambda config, session: {"loss": 1.0, "model": object(), "note": "words"}, [{"loss": 1.0}]),
         (lambda config, session: 0.25, [{"loss": 0.25}]),
         (lambda config, session: torch.tensor(0.5), [{"loss": 0.5}]),
+        (lambda config, session: {"loss": 1.0, "seen": 10**400}, [{"loss": 1.0}]),
         (generator, [{"loss": 1.0, "more": 2.0}, {"loss": 0.5}]),
         (both, [{"loss": 3.0}]),
         (finished, [{"loss": 3.0}]),
@@ -95,6 +96,7 @@ def finished(config: dict[str, Any], session: Session) -> None:
         "more than numbers",
         "number",
         "tensor",
+        "too large",
         "generator",
         "reported",
         "finished",
@@ -110,6 +112,22 @@ def test_a_value_that_is_returned_is_told_from_a_report() -> None:
     reports_of(lambda config, session: seen.append(session) or 0.5)
     reports_of(lambda config, session: seen.append(session) or both(config, session))
     assert [session.as_value for session in seen] == [True, False]
+
+
+@pytest.mark.parametrize(("value", "error"), [(1.0, LeaveTrial), ("small", TypeError)], ids=["stopped", "wrong value"])
+def test_the_finally_block_of_a_generator_runs_when_it_must_end(value: Any, error: type[BaseException]) -> None:
+    ended: list[str] = []
+
+    def forever(config: dict[str, Any], session: Session) -> Iterator[Any]:
+        try:
+            while True:
+                yield value
+        finally:
+            ended.append("finally")
+
+    with pytest.raises(error) as caught:
+        reports_of(forever, first_milestone=3)
+    assert ended == ["finally"], f"it is kept by the traceback of {caught.value!r}"
 
 
 def test_an_objective_that_is_not_known_for_one_is_told_how() -> None:
@@ -129,6 +147,11 @@ def test_an_objective_that_is_no_number_is_an_error(form: Any) -> None:
 
 def iter_of(value: Any) -> Iterator[Any]:
     yield value
+
+
+def test_an_objective_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(TypeError, match="metric 'loss' is too large"):
+        reports_of(lambda config, session: 10**400)
 
 
 def test_a_result_that_is_no_metric_is_refused_if_it_is_all_there_is() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
+from numbers import Real
 from types import GeneratorType
 from typing import Any
 
-from tuner.errors import WrongArgument
+from tuner.errors import WrongArgument, text_of
 from tuner.trials.compat.forms import with_metrics
 from tuner.trials.compat.ray_compat import Finished
 from tuner.trials.messages.launch import Launch
@@ -30,8 +32,9 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     try:
         result = with_metrics(function, [metric or "value"])(config)
         if isinstance(result, GeneratorType):
-            for value in result:
-                session.report(_metrics(value, metric, named))
+            with contextlib.closing(result):  # runs its `finally` blocks now, while the trial still lasts
+                for value in result:
+                    session.report(_metrics(value, metric, named))
         elif session.count == 0 and _is_result(result):
             session.as_value = True
             session.report(_metrics(result, metric, named))
@@ -46,7 +49,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
         explain_missing(error, launch.code.working_dir)
         raise
     except TypeError as error:
-        if str(error).startswith("report() got an unexpected keyword argument"):
+        if text_of(error).startswith("report() got an unexpected keyword argument"):
             error.add_note("tuner.report takes the metrics as one dict: tuner.report({'loss': loss})")
         raise
     except AttributeError as error:
@@ -56,10 +59,10 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
 
 
 def _is_result(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return True
+    if isinstance(value, Mapping | Real):
+        return not isinstance(value, bool)
     try:
-        return not isinstance(value, bool) and bool(flatten({"value": value}))
+        return bool(flatten({"value": value}))
     except TypeError:
         return False
 

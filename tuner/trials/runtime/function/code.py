@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from tuner.errors import EntrypointError
+from tuner.errors import EntrypointError, text_of
 from tuner.space import Space
 from tuner.trials.compat.forms import as_function
 from tuner.trials.messages.launch import CodeRef, Launch
@@ -51,7 +51,7 @@ def _why(error: Exception) -> str:
             f"there is no module {error.name!r} on {socket.gethostname()}: install it there, or send it with "
             "runtime_env={'pip': [...]}, or 'py_modules' or 'working_dir' for your own files"
         )
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def resolve(launch: Launch) -> dict[str, Any]:
