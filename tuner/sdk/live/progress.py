@@ -138,9 +138,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line that the table does not overwrite."""
         if self.show:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr)
+            print(printable(text), file=sys.stderr)
 
     def update(self, last: bool = False) -> None:
         """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
@@ -271,9 +271,9 @@ class Progress:
         record, trials = self._latest
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for name, numbers in self._columns(record):
-            table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
+            table.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
         for trial in trials:
-            table.add_row(*self._row(trial))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in self._row(trial)))
         return Group(self._headline(record), Text(), table)
 
     @staticmethod
