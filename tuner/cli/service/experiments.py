@@ -23,6 +23,7 @@ from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, id_of, next_step, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
+from tuner.sdk.driving import only_followed
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
 from tuner.sdk.saved import experiments, load
@@ -307,7 +308,11 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
         if not of_trial:
             record = act(store, verb, id_of(store, name))
             return f"asked to {verb} {_named(name, record.public_id)}, which is {record.state}"
-        trial = act_on_trial(store, verb, name if number is None else numbered(store, id_of(store, name), number))
+        wanted = name if number is None else numbered(store, id_of(store, name), number)
+        record = store.experiments.by_id(store.trials.get(wanted).experiment_id)
+        if verb == "retry" and record.state.ended:
+            only_followed(record)  # raises SpecError before the command is written if nothing can run it
+        trial = act_on_trial(store, verb, wanted)
         experiment = store.experiments.by_id(trial.experiment_id)
     if verb == "retry" and experiment.state.ended:
         return str(resume(experiment.public_id))
