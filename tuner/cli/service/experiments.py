@@ -285,10 +285,10 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
         yield client
 
 
-def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str:
+def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str | Result:
     """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
 
-    A retry in an ended experiment of this home is also run here, and the call waits for its end.
+    A retry in an ended experiment of this home is also run here. The call then waits for its end, and returns its result.
 
     number: the number of a trial, if the verb is for a trial of the experiment `name`.
     """
@@ -315,7 +315,7 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
         trial = act_on_trial(store, verb, wanted)
         experiment = store.experiments.by_id(trial.experiment_id)
     if verb == "retry" and experiment.state.ended:
-        return str(resume(experiment.public_id))
+        return resume(experiment.public_id)
     return f"asked to {verb} {_named(name, trial.public_id, number)}, which is {trial.state}"
 
 
