@@ -33,6 +33,7 @@ from tuner.sdk.executors import (
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.progress import Progress, Stored
+from tuner.sdk.live.terminal import tell
 from tuner.sdk.result import Result
 from tuner.service_url import service_url
 from tuner.settings import Settings
@@ -252,7 +253,7 @@ def _search(given: Mapping[str, Any]) -> Result:
         with noting_imports():
             record = create_from_python(store, data, code, parts, check)
         if given["name"] and given["verbose"] and (said := _namesakes(store, record)):
-            print(said)
+            tell(said)
         keep = not _brings_code(store, record.spec)
         chosen = _choice(store, settings, record, ray_address)
         try:

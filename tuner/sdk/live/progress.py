@@ -20,6 +20,7 @@ from tuner.names import printable
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.notebook import short
+from tuner.sdk.live.terminal import LastingConsole, tell
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
@@ -105,8 +106,8 @@ class Progress:
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
         if self._area is not None:  # a console that detects the notebook would put each line into a separate block
-            console = Console(force_jupyter=False, force_terminal=False, width=120)
-        self.console = console or Console(stderr=False)
+            console = LastingConsole(force_jupyter=False, force_terminal=False, width=120)
+        self.console = console or LastingConsole(stderr=False)
         self._echo = echo
         self._live: Live | None = None
         self._begun = time.monotonic()
@@ -140,7 +141,7 @@ class Progress:
         if self.show:
             self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
         else:
-            print(printable(text), file=sys.stderr)
+            tell(printable(text), sys.stderr)
 
     def update(self, last: bool = False) -> None:
         """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
