@@ -575,3 +575,28 @@ def test_only_the_first_contact_gives_up_soon_if_the_connection_is_refused(monke
     fresh = Client("http://localhost:1", transport=httpx.MockTransport(handle))
     with fresh, pytest.raises(ServiceUnreachable, match="no tuner service answers at http://localhost:1"):
         fresh.session()
+
+
+def elsewhere(answer: httpx.Response) -> Client:
+    """Return a client of a server that is not a tuner service and always gives this answer."""
+    transport = httpx.MockTransport(lambda request: answer)
+    return Client("http://proxy.invalid", transport=transport, patience_s=0.0)
+
+
+@pytest.mark.parametrize("status", [200, 202])
+def test_a_page_in_place_of_json_is_explained(status: int) -> None:
+    with elsewhere(httpx.Response(status, html="<html>Please log in</html>")) as client:
+        for ask in (client.experiment("x").get, lambda: list(client.experiments()), client.experiment("x").pause):
+            with pytest.raises(
+                ServiceError, match=rf"{status} .* from http://proxy.invalid/.*may not be a tuner service"
+            ):
+                ask()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_explained_with_its_target(status: int) -> None:
+    moved = httpx.Response(status, html="<html>moved</html>", headers={"location": "https://tuner.example.com/here"})
+    with elsewhere(moved) as client:
+        for ask in (client.experiment("x").get, lambda: list(client.experiments()), client.experiment("x").pause):
+            with pytest.raises(ServiceError, match="redirects to https://tuner.example.com/here"):
+                ask()

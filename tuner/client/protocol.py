@@ -139,9 +139,15 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 def check(answer: httpx.Response) -> None:
     """Raise the exception for an answer's status, with the text of its problem document.
 
-    Do nothing if the status is not an error.
+    A redirect is an error, since a tuner service sends none. Do nothing for other statuses that are not errors.
     """
     if answer.status_code < 400:
+        if answer.status_code >= 300 and "location" in answer.headers:
+            raise ServiceError(
+                f"{answer.url} redirects to {answer.headers['location']}, which is not followed: give the address to which it "
+                "redirects, if that is the tuner service",
+                answer.status_code,
+            )
         return
     detail, errors = _problem(answer)
     match answer.status_code:
@@ -157,6 +163,18 @@ def check(answer: httpx.Response) -> None:
             raise ServiceError(detail, status)
 
 
+def body_of(answer: httpx.Response) -> Any:
+    """Return the JSON of an answer, or None if it has no body. Raise ServiceError if the body is not JSON."""
+    try:
+        return answer.json() if answer.content else None
+    except ValueError as error:
+        raise ServiceError(_foreign(answer), answer.status_code) from error
+
+
+def _foreign(answer: httpx.Response) -> str:
+    return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service"
+
+
 def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
     """Return the detail and the (pointer, message) pairs of the problem document in an answer."""
     try:
@@ -164,7 +182,7 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
         return str(found["detail"]), errors
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service", []
+        return _foreign(answer), []
 
 
 def read(model: type[M], data: Any) -> M:

@@ -27,6 +27,7 @@ from tuner.client.protocol import (
     Event,
     EventReader,
     address_of,
+    body_of,
     check,
     folder_of,
     headers_of,
@@ -127,7 +128,7 @@ class Client:
             timeout_s: seconds to wait for the answer. None: the `timeout_s` of the client.
         """
         answer = self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
-        return answer.json() if answer.content else None
+        return body_of(answer)
 
     def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> ExperimentHandle:
         """Create an experiment from its spec, and return its handle. The service starts it.
