@@ -160,3 +160,8 @@ def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:
     with pytest.raises(SpecError, match=r"TUNER_STORAGE: unknown kind of storage s4://; expected a path"):
         Settings.from_env({"TUNER_STORAGE": "s4://bucket"})
     assert Settings.from_env({"TUNER_STORAGE": "~/x"}).storage == "~/x"
+
+
+def test_a_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"TUNER_HOME: expected a folder, got '~nosuchuser/x'"):
+        Settings.from_env({"TUNER_HOME": "~nosuchuser/x"})

@@ -211,7 +211,10 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        home = self.home.expanduser().absolute()
+        try:
+            home = self.home.expanduser().absolute()
+        except RuntimeError as error:  # there is no such user
+            raise SpecError(f"expected a folder, got {str(self.home)!r}: {error}", "TUNER_HOME") from error
         object.__setattr__(self, "home", home)
         if not self.database_url:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
