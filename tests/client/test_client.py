@@ -600,3 +600,10 @@ def test_a_redirect_is_explained_with_its_target(status: int) -> None:
         for ask in (client.experiment("x").get, lambda: list(client.experiments()), client.experiment("x").pause):
             with pytest.raises(ServiceError, match="redirects to https://tuner.example.com/here"):
                 ask()
+
+
+def test_another_patience_keeps_the_transport() -> None:
+    missing = httpx.Response(404, json={"detail": "from the transport", "errors": []})
+    with elsewhere(missing) as client, client.with_patience(0.1) as impatient:
+        with pytest.raises(NotFound, match="from the transport"):
+            impatient.experiment("x").get()

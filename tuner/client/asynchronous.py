@@ -79,7 +79,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
         self._http = httpx.AsyncClient(
             base_url=self.address,
@@ -102,8 +102,14 @@ class AsyncClient:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> AsyncClient:
-        """Return a new client of the same service with another `patience_s`."""
-        return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
+        """Return a new client of the same service with another `patience_s`. It shares the `transport`, if one was given."""
+        return AsyncClient(
+            self.address,
+            token=self._token,
+            timeout_s=self._timeout_s,
+            patience_s=patience_s,
+            transport=self._transport,
+        )
 
     async def request(
         self,
