@@ -604,6 +604,6 @@ def test_a_redirect_is_explained_with_its_target(status: int) -> None:
 
 def test_another_patience_keeps_the_transport() -> None:
     missing = httpx.Response(404, json={"detail": "from the transport", "errors": []})
-    with elsewhere(missing) as client, client.with_patience(0.1) as impatient:
-        with pytest.raises(NotFound, match="from the transport"):
-            impatient.experiment("x").get()
+    client = elsewhere(missing).with_patience(0.1)
+    with client, pytest.raises(NotFound, match="from the transport"):
+        client.experiment("x").get()

@@ -242,7 +242,7 @@ class Study:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
-            self._store.close()
+        self._store.close()
 
     def __enter__(self) -> Study:
         return self
