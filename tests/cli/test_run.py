@@ -237,7 +237,7 @@ def test_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)"]
+    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)", "lr={[]:1}"]
 )
 def test_wrong_parameters_are_refused(text: str) -> None:
     with pytest.raises(SpecError):

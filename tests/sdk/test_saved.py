@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tuner.cli.service.experiments import ask
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Stop
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import Conflict, NotFound, SpecError
+from tuner.errors import Conflict, NotFound, SpecError, WrongArgument
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import announced
 from tuner.settings import Settings
@@ -70,6 +71,33 @@ def test_a_wrong_name_is_answered_with_the_nearest(store: Store) -> None:
     searched(store, "digits")
     with pytest.raises(NotFound, match="no experiment 'digit'.*did you mean 'digits'"):
         load("digit")
+
+
+@pytest.mark.parametrize(
+    "call", [tuner.load, tuner.resume, tuner.replay, lambda called: tuner.observe(called, tuner.callbacks.Callback())]
+)
+def test_an_experiment_that_is_no_text_is_refused(store: Store, call: Callable[[Any], Any]) -> None:
+    with pytest.raises(WrongArgument, match="expected an experiment's id or name, got 3"):
+        call(3)
+
+
+def test_wrong_choices_of_experiments_are_refused(store: Store) -> None:
+    searched(store, "digits")
+    wrong: list[dict[str, Any]] = [{"limit": -1}, {"limit": "3"}, {"archived": "maybe"}, {"archived": True}]
+    for given in wrong:
+        (name,) = given
+        with pytest.raises(SpecError, match=f"^{name}: expected .*, got {next(iter(given.values()))!r}"):
+            tuner.experiments(**given)
+    assert tuner.experiments(limit=0) == []
+
+
+@pytest.mark.parametrize(("metric", "mode"), [(3, "min"), ("loss", 3), (None, 3)])
+def test_a_metric_or_mode_that_is_no_text_is_refused(store: Store, metric: Any, mode: Any) -> None:
+    space = {"x": tuner.uniform(0, 1)}
+    with pytest.raises(SpecError, match="metric|mode"):
+        tuner.run(print, space, metric=metric, mode=mode, executor="local")
+    with pytest.raises(SpecError, match="metric|mode"):
+        tuner.create_study(space, metric=metric, mode=mode, name="typed")
 
 
 def test_a_name_that_several_have_is_answered_with_their_ids(store: Store) -> None:

@@ -100,6 +100,8 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
     from plotly import graph_objects as go
 
     metric = search.check(metric)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise SpecError(f"expected a number of trials, 1 or more, got {most!r}", "/most")
     ranked = sorted((trial for trial in search.trials if trial.history), key=search.score, reverse=True)
     shades = _shades(len(ranked[:most]))
     figure = go.Figure()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tuner.domain.experiment import Mode, Spec
 from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
-from tuner.driver.parts import dump_parts, names_code, plain_json, plain_points
+from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS
@@ -296,8 +296,8 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "name": given["name"] or (None if entrypoint else getattr(trainable, "__name__", None)),
         "entrypoint": entrypoint,
         "space": space.to_json(),
-        "metric": metric if isinstance(metric, str) else list(metric),
-        "mode": mode if isinstance(mode, str) else list(mode),
+        "metric": plain_names(metric),
+        "mode": plain_names(mode),
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
