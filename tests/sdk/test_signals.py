@@ -152,7 +152,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("verbose", ["1", "2"])
 def test_a_search_goes_on_if_the_reader_of_its_output_goes_away(home: Path, verbose: str) -> None:
-    """As in `python script.py | head -1`."""
+    """Run the script as in `python script.py | head -1`."""
     (home.parent / "script.py").write_text(SHORT)
     errors = home.parent / "errors"
     with open(errors, "w") as stderr:

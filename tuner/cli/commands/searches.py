@@ -133,7 +133,7 @@ def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
 
         if ray_address is not None:
             raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
-        for_each_experiment(names, lambda name: ask(settings, "resume", name))
+        for_each_experiment(names, lambda name: str(ask(settings, "resume", name)))
         return
     if len(names) > 1:
         raise SpecError("without a service, resume one experiment at a time: the command waits until it has ended")
