@@ -8,6 +8,7 @@ import pytest
 
 from tuner.errors import SpecError
 from tuner.settings import MisspelledSetting, Quota, Settings, misspelled
+from tuner.store import Store
 
 ROOT = Path(__file__).parents[1]
 
@@ -160,3 +161,20 @@ def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:
     with pytest.raises(SpecError, match=r"TUNER_STORAGE: unknown kind of storage s4://; expected a path"):
         Settings.from_env({"TUNER_STORAGE": "s4://bucket"})
     assert Settings.from_env({"TUNER_STORAGE": "~/x"}).storage == "~/x"
+
+
+def test_a_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"TUNER_HOME: expected a folder, got '~nosuchuser/x'"):
+        Settings.from_env({"TUNER_HOME": "~nosuchuser/x"})
+
+
+def test_a_home_whose_database_would_be_another_file_is_refused(tmp_path: Path) -> None:
+    for name in ("a?b", "a%20b"):
+        with pytest.raises(SpecError, match=r"TUNER_HOME: .* can have neither a question mark nor a percent code"):
+            Settings.from_env({"TUNER_HOME": str(tmp_path / name)})
+    assert Settings.from_env({"TUNER_HOME": str(tmp_path / "a?b"), "TUNER_DATABASE_URL": "postgresql://h/d"})
+    home = tmp_path / "a b#c%d&e=f@g:h+i"
+    home.mkdir()
+    with Store.open(Settings.from_env({"TUNER_HOME": str(home)}).database_url) as store:
+        store.migrate()
+    assert (home / "tuner.db").exists()

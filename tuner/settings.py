@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
@@ -211,9 +212,19 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        home = self.home.expanduser().absolute()
+        try:
+            home = self.home.expanduser().absolute()
+        except RuntimeError as error:  # there is no such user
+            raise SpecError(f"expected a folder, got {str(self.home)!r}: {error}", "TUNER_HOME") from error
         object.__setattr__(self, "home", home)
         if not self.database_url:
+            # In the URL of a database, options follow a question mark, and %20 may stand for a space.
+            if "?" in str(home) or unquote(str(home)) != str(home):
+                raise SpecError(
+                    f"the path of the SQLite database can have neither a question mark nor a percent code, as in {str(home)!r}; "
+                    "choose another folder, or set TUNER_DATABASE_URL",
+                    "TUNER_HOME",
+                )
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
         if self.oidc_issuer is not None and not (self.oidc_client_id and self.oidc_roles):
             raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")

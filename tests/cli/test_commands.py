@@ -7,6 +7,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +22,7 @@ from tuner.cli.home.explain import _has_the_log, failed
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound, TunerError
+from tuner.settings import Settings
 from tuner.store import Store
 
 
@@ -104,9 +107,12 @@ def test_an_experiments_name_does_as_well_as_its_id(experiment: str, monkeypatch
     assert output("explain", "bench", "0") == output("explain", experiment, "0")
     assert output("schedule", "bench") == output("schedule", experiment)
     resumed: list[str] = []
-    monkeypatch.setattr(
-        "tuner.sdk.run._drive", lambda store, settings, called, *more, **options: resumed.append(called)
-    )
+
+    def drive(store: Store, settings: Settings, called: str, *more: Any, **options: Any) -> Any:
+        resumed.append(called)
+        return SimpleNamespace(state="completed", best_trial=object())
+
+    monkeypatch.setattr("tuner.sdk.run._drive", drive)
     output("resume", "bench")
     assert resumed == [experiment]
 

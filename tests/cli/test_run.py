@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,7 +237,7 @@ def test_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)"]
+    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)", "lr={[]:1}"]
 )
 def test_wrong_parameters_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
@@ -345,6 +345,35 @@ def test_every_option_of_scaling_and_limits_is_an_option_of_the_command(monkeypa
 def test_the_exit_status_says_how_the_search_ended(state: str, best: object, status: int) -> None:
     result: Any = SimpleNamespace(state=state, best_trial=best)
     assert run_status(result) == status
+
+
+class Ended:
+    """A result that `tuner resume`, `continue` or `retry` prints."""
+
+    def __init__(self, state: str) -> None:
+        self.state, self.best_trial = state, object()
+
+    def __str__(self) -> str:
+        return f"\x1b]0;evil {self.state}"
+
+    def add(self, num_samples: int | None) -> Ended:
+        return self
+
+
+@pytest.mark.parametrize("words", [["resume", "mine"], ["continue", "mine"], ["retry", "mine", "0", "1"]])
+@pytest.mark.parametrize(("state", "status"), [("completed", 0), ("failed", 1), ("paused", 130)])
+def test_each_command_that_runs_a_search_says_how_it_ended(
+    words: list[str], state: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: Iterator[Any] = iter([Ended(state), "asked to retry the other one"])
+    # first, since this loads the module, which imports the two others
+    monkeypatch.setattr("tuner.cli.service.experiments.ask", lambda *given: next(outcomes))
+    monkeypatch.setattr("tuner.sdk.run.resume", lambda *given, **more: Ended(state))
+    monkeypatch.setattr("tuner.sdk.saved.load", lambda name: Ended(state))
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == status, done.output
+    assert f"evil {state}" in done.output
+    assert "\x1b" not in done.output
 
 
 def test_a_search_without_a_service_is_continued_and_its_trial_retried(

@@ -581,3 +581,35 @@ def test_only_the_first_contact_gives_up_soon_if_the_connection_is_refused(monke
 def test_every_name_finds_its_experiment(client: Client, spec: dict[str, Any], name: str) -> None:
     made = client.create({**spec, "name": name}).id
     assert client.experiment(name).get().id == made
+
+
+def elsewhere(answer: httpx.Response) -> Client:
+    """Return a client of a server that is not a tuner service and always gives this answer."""
+    transport = httpx.MockTransport(lambda request: answer)
+    return Client("http://proxy.invalid", transport=transport, patience_s=0.0)
+
+
+@pytest.mark.parametrize("status", [200, 202])
+def test_a_page_in_place_of_json_is_explained(status: int) -> None:
+    with elsewhere(httpx.Response(status, html="<html>Please log in</html>")) as client:
+        for ask in (client.experiment("x").get, lambda: list(client.experiments()), client.experiment("x").pause):
+            with pytest.raises(
+                ServiceError, match=rf"{status} .* from http://proxy.invalid/.*may not be a tuner service"
+            ):
+                ask()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_explained_with_its_target(status: int) -> None:
+    moved = httpx.Response(status, html="<html>moved</html>", headers={"location": "https://tuner.example.com/here"})
+    with elsewhere(moved) as client:
+        for ask in (client.experiment("x").get, lambda: list(client.experiments()), client.experiment("x").pause):
+            with pytest.raises(ServiceError, match="redirects to https://tuner.example.com/here"):
+                ask()
+
+
+def test_another_patience_keeps_the_transport() -> None:
+    missing = httpx.Response(404, json={"detail": "from the transport", "errors": []})
+    client = elsewhere(missing).with_patience(0.1)
+    with client, pytest.raises(NotFound, match="from the transport"):
+        client.experiment("x").get()

@@ -73,3 +73,13 @@ def test_the_hypervolume_grows_with_each_report_that_enlarges_it() -> None:
     assert [time for time, _ in grown] == sorted(time for time, _ in grown)
     with pytest.raises(SpecError, match="a value is needed for size"):
         result.hypervolume({"loss": 1.0})
+
+
+def test_a_metric_called_time_is_an_objective_but_not_the_time_of_a_report() -> None:
+    result = told(
+        [{"loss": 4.0, "time": 9.0}, {"loss": 2.0, "time": 5.0}, {"loss": 1.0, "time": 1.0}], metric=["loss", "time"]
+    )
+    grown = result.hypervolume({"loss": 10.0, "time": 10.0})
+    assert [volume for _, volume in grown] == pytest.approx([6.0, 40.0, 81.0])
+    assert grown[0][0] == 0.0
+    assert all(time >= 0 for time, _ in grown)

@@ -144,6 +144,7 @@ def test_two_objectives_have_a_front(sqlite_store: Store) -> None:
         ({"kind": "curvs"}, "did you mean curves"),
         ({"kind": "curves", "metrc": "loss"}, "curves takes metric, most, not 'metrc'; did you mean metric"),
         ({"kind": "curves", "metric": "los"}, "expected one of loss, size, got 'los'; did you mean loss"),
+        ({"kind": "curves", "most": -3}, "expected a number of trials, 1 or more, got -3"),
         ({"kind": "pareto"}, "needs several objectives"),
         ({"kind": "lineage", "param": "l"}, "expected one of lr, "),
         ({"kind": "importance", "metric": "loss"}, "importance takes no options"),

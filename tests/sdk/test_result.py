@@ -17,6 +17,7 @@ from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import CheckpointError, TrialError
 from tuner.sdk.result import Result
@@ -118,6 +119,36 @@ def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:
     assert result.dataframe(history=True)["feasible"].tolist() == [False, True, False]
     plain = Result.load(sqlite_store, stored(Bench(), sqlite_store).public_id)
     assert "feasible" not in plain.dataframe()
+
+
+def test_metrics_with_the_names_of_fields_replace_no_field(sqlite_store: Store) -> None:
+    names = ("trial", "state", "reason", "time", "segment", "training_iteration", "feasible")
+    values = dict.fromkeys(names, 77.0)
+    bench = Bench(**CONSTRAINED)
+    bench.started(0)
+    bench.reported(0, 0.1, size=1.0, **values)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
+    (report,) = result.trials[0].history
+    assert (report["training_iteration"], report["segment"], report["time"] != 77.0) == (1, 1, True)
+    assert {report[f"metrics/{name}"] for name in ("time", "segment", "training_iteration")} == {77.0}
+    row = result.dataframe().to_dict("records")[0]
+    assert (row["trial"], row["state"], row["feasible"]) == (0, "running", False)
+    assert row["reason"] != 77.0
+    assert {row[f"metrics/{name}"] for name in ("trial", "state", "reason", "feasible")} == {row["time"]} == {77.0}
+    (row,) = result.dataframe(history=True).to_dict("records")
+    assert (row["trial"], row["state"], row["training_iteration"], row["feasible"]) == (0, "running", 1, False)
+    assert {row[f"metrics/{name}"] for name in names if name != "reason"} == {row["reason"]} == {77.0}
+
+
+def test_an_objective_with_the_name_of_a_field_is_drawn(sqlite_store: Store) -> None:
+    pytest.importorskip("plotly")
+    bench = Bench(objectives=(Objective("time", "max"),))
+    bench.started(0)
+    for value in (3.0, 2.0):
+        bench.reported(0, 0.1, time=value)
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
+    (line,) = result.plot("curves").data
+    assert list(line.y) == [3.0, 2.0]
 
 
 def test_the_result_knows_the_best_trial_that_was_trained_to_its_end(sqlite_store: Store) -> None:

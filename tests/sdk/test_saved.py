@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +18,11 @@ import pytest
 
 import tuner
 from tests.store.examples import T0, a_report, a_spec, begin
+from tuner.cli.service.experiments import ask
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Stop
-from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, NotFound, SpecError
+from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import Conflict, NotFound, SpecError, WrongArgument
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import announced
 from tuner.settings import Settings
@@ -65,6 +71,33 @@ def test_a_wrong_name_is_answered_with_the_nearest(store: Store) -> None:
     searched(store, "digits")
     with pytest.raises(NotFound, match="no experiment 'digit'.*did you mean 'digits'"):
         load("digit")
+
+
+@pytest.mark.parametrize(
+    "call", [tuner.load, tuner.resume, tuner.replay, lambda called: tuner.observe(called, tuner.callbacks.Callback())]
+)
+def test_an_experiment_that_is_no_text_is_refused(store: Store, call: Callable[[Any], Any]) -> None:
+    with pytest.raises(WrongArgument, match="expected an experiment's id or name, got 3"):
+        call(3)
+
+
+def test_wrong_choices_of_experiments_are_refused(store: Store) -> None:
+    searched(store, "digits")
+    wrong: list[dict[str, Any]] = [{"limit": -1}, {"limit": "3"}, {"archived": "maybe"}, {"archived": True}]
+    for given in wrong:
+        (name,) = given
+        with pytest.raises(SpecError, match=f"^{name}: expected .*, got {next(iter(given.values()))!r}"):
+            tuner.experiments(**given)
+    assert tuner.experiments(limit=0) == []
+
+
+@pytest.mark.parametrize(("metric", "mode"), [(3, "min"), ("loss", 3), (None, 3)])
+def test_a_metric_or_mode_that_is_no_text_is_refused(store: Store, metric: Any, mode: Any) -> None:
+    space = {"x": tuner.uniform(0, 1)}
+    with pytest.raises(SpecError, match="metric|mode"):
+        tuner.run(print, space, metric=metric, mode=mode, executor="local")
+    with pytest.raises(SpecError, match="metric|mode"):
+        tuner.create_study(space, metric=metric, mode=mode, name="typed")
 
 
 def test_a_name_that_several_have_is_answered_with_their_ids(store: Store) -> None:
@@ -170,3 +203,46 @@ def test_loading_starts_neither_ray_nor_torch(store: Store) -> None:
     code = "import sys, tuner; tuner.load('digits'); print('ray' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+@pytest.mark.parametrize("state", [ExperimentState.PAUSED, ExperimentState.COMPLETED])
+def test_a_search_on_agents_that_no_service_drives_is_refused_before_anything_is_written(
+    store: Store, state: ExperimentState
+) -> None:
+    made, epoch, trials = begin(store, spec=a_spec("digits", executor="agents", num_samples=3))
+    trials[0].state = TrialState.FAILED
+    store.drivers.commit(
+        made.id, epoch, Batch(log=[], trials=trials, state=state, summary={"counts": {"failed": 1}}), T0
+    )
+    store.drivers.release(made.id, epoch)
+    asked = [lambda: tuner.load("digits").add(5)]
+    if state is ExperimentState.PAUSED:
+        asked.append(lambda: tuner.resume("digits"))
+    else:
+        asked.append(lambda: ask(Settings.from_env(), "retry", "digits", 0))
+    for call in asked:
+        with pytest.raises(SpecError, match="run on agents, which ask a service for them.* TUNER_ADDRESS"):
+            call()
+    assert not store.commands.pending([made.id])
+    assert store.experiments.get(made.public_id).spec.num_samples == 3
+
+
+def test_a_search_on_agents_that_a_service_drives_is_followed(store: Store) -> None:
+    made, epoch, trials = begin(store, spec=a_spec("digits", executor="agents", num_samples=3))
+    store.drivers.renew(made.id, epoch, 600.0, time.time())
+    says = io.StringIO()
+
+    def end_it() -> None:  # as the service's driver does once it has read the command
+        while not (asked := store.commands.pending([made.id])):
+            pass
+        trials[0].state = TrialState.COMPLETED
+        batch = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED, commands=[one.id for one in asked])
+        store.drivers.commit(made.id, epoch, batch, T0)
+
+    with contextlib.redirect_stdout(says):
+        service = threading.Thread(target=end_it)
+        service.start()
+        result = tuner.resume("digits")
+        service.join()
+    assert result.state == "completed"
+    assert "following it" in says.getvalue()

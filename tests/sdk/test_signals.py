@@ -16,6 +16,7 @@ import pytest
 
 from tests.services import DEADLINE_S, until
 from tuner.errors import StoreError
+from tuner.sdk.live.terminal import LastingConsole, tell
 from tuner.store import ExperimentRecord, Store
 
 ROOT = Path(__file__).parents[2]
@@ -129,3 +130,53 @@ def test_the_search_is_paused_when_its_terminal_is_closed(home: Path) -> None:
     script.send_signal(signal.SIGHUP)
     script.wait(timeout=DEADLINE_S)
     assert (script.returncode, the_search(home).state) == (129, "paused")
+
+
+SHORT = """
+import os, sys, time, tuner
+
+GONE = os.path.abspath("gone")
+
+def train(config):
+    while not os.path.exists(GONE):
+        time.sleep(0.01)
+    for step in range(3):
+        tuner.report({"loss": 1 / (step + 1)})
+
+if __name__ == "__main__":
+    options = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "local"}
+    tuner.run(train, {"x": tuner.uniform(0, 1)}, name="piped", verbose=int(sys.argv[1]), **options)
+    open("went on", "w").close()
+"""
+
+
+@pytest.mark.parametrize("verbose", ["1", "2"])
+def test_a_search_goes_on_if_the_reader_of_its_output_goes_away(home: Path, verbose: str) -> None:
+    """Run the script as in `python script.py | head -1`."""
+    (home.parent / "script.py").write_text(SHORT)
+    errors = home.parent / "errors"
+    with open(errors, "w") as stderr:
+        script = subprocess.Popen(
+            [sys.executable, "script.py", verbose], cwd=home.parent, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+        assert script.stdout is not None
+        script.stdout.readline()
+        script.stdout.close()
+        (home.parent / "gone").touch()
+        try:
+            assert script.wait(timeout=DEADLINE_S) == 0, errors.read_text()
+        finally:
+            script.kill()
+    assert (home.parent / "went on").exists()
+    assert errors.read_text() == ""
+    with Store.open(f"sqlite:///{home / 'tuner.db'}") as store:
+        (record,) = store.experiments.named("piped")
+    assert (record.state, record.counts["completed"]) == ("completed", 1)
+
+
+def test_a_line_whose_reader_has_gone_away_is_discarded() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as file:
+        tell("nobody reads this", file)
+        LastingConsole(file=file).print("nor this")

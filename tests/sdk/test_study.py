@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import tuner
@@ -414,3 +415,22 @@ def test_a_report_with_a_misspelt_objective_is_an_error_of_the_caller() -> None:
         assert trial.report({"loss": 1.0}) == "continue"
         trial.tell()
         assert study.result().trials[0].state == "completed"
+
+
+def test_closing_an_ended_study_closes_its_database(tmp_path: Path) -> None:
+    def study() -> Study:
+        return tuner.create_study({"x": tuner.uniform(0, 1)}, metric="loss", mode="min", name="over", num_samples=1)
+
+    def open_files() -> int:
+        return sum(tmp_path.samefile(Path(file.path).parent) for file in psutil.Process().open_files())
+
+    with study() as first:
+        trial = first.ask()
+        assert trial is not None
+        trial.tell({"loss": 1.0})
+    before = open_files()
+    again = study()
+    assert again.result().state == "completed"
+    again.close()
+    again.close()
+    assert open_files() == before

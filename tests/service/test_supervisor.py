@@ -25,6 +25,7 @@ from tuner.hosts.ray.cluster import NAMESPACE
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
+from tuner.sdk.executors import Choice
 from tuner.sdk.live.progress import Progress
 from tuner.service import child as children
 from tuner.service import serve
@@ -442,7 +443,8 @@ def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, mon
     monkeypatch.setattr(kept, "borrow", borrow)
     monkeypatch.setattr(driving, "_wait", wait)
     monkeypatch.setattr(Progress, "say", lambda self, text, *_: said.append(text))
-    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, None, 0, keep=False, callbacks=())
+    chosen = Choice(local=False, why="trials run on Ray")
+    runner._drive(sqlite_store, Settings(home=tmp_path), made.public_id, chosen, None, 0, keep=False, callbacks=())
     assert hosts == [0, 1]
     assert "the driver was killed; a new one continues from the last commit" in said
 

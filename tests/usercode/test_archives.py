@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import stat
 import sys
@@ -145,6 +146,40 @@ def test_the_users_own_modules_are_found_also_those_that_they_import(
     assert not any(name.startswith(("numpy", "json", "tuner/")) for name in found)
     assert "helper_a" not in sys.modules, "nothing is imported"
     assert local_modules(None, ["helper_p.sub"]).keys() == {"helper_p/__init__.py", "helper_p/table.csv"}
+
+
+def test_packages_without_an_init_file_are_the_users_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first/spaced/inner", "second/spaced", "second/data_of_spaced"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "first/spaced/inner/deep.py").write_text("import helper_of_spaced")
+    (tmp_path / "first/spaced/both.py").write_text("x = 1")
+    (tmp_path / "second/spaced/both.py").write_text("x = 2")
+    (tmp_path / "second/spaced/other.py").write_text("")
+    (tmp_path / "second/spaced/weights.bin").write_text("")
+    (tmp_path / "second/helper_of_spaced.py").write_text("")
+    (tmp_path / "second/data_of_spaced/large.bin").write_text("")
+    for folder in ("second", "first"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+
+    def train(config: object) -> str:
+        from spaced.inner import deep  # type: ignore[import-not-found]
+
+        return str(deep) + "data_of_spaced"
+
+    found = local_modules(cloudpickle.dumps(train))
+    assert {path for path in found if "spaced" in path} == {
+        "spaced/inner/deep.py",
+        "spaced/both.py",
+        "spaced/other.py",
+        "helper_of_spaced.py",
+    }
+    assert found["spaced/both.py"] == (tmp_path / "first/spaced/both.py").resolve()
+    assert "spaced" not in sys.modules, "nothing is imported"
+    importlib.import_module("spaced.other")
+    try:
+        assert local_modules(None, ["spaced.inner.deep"]).keys() >= {"spaced/inner/deep.py", "spaced/other.py"}
+    finally:
+        del sys.modules["spaced"], sys.modules["spaced.other"]
 
 
 def test_imports_are_found_in_every_block_and_again_after_a_change(tmp_path: Path) -> None:

@@ -137,9 +137,9 @@ class Leases:
             assert error is not None
             raise protocol.unreachable(self.address, error)
         if answer.status_code == _GONE:
-            raise Gone(str(answer.json().get("detail", "the experiment or the lease has ended")))
+            raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)
-        return dict(answer.json()) if answer.content else {}
+        return dict(protocol.body_of(answer) or {})
 
 
 def _written(lease: Assignment, report: Report) -> dict[str, Any]:

@@ -8,8 +8,10 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from tuner.errors import MissingPackage
+from tuner.names import printable
 from tuner.schedulers.asha import ASHAScheduler
 from tuner.sdk.result import Result
 from tuner.sdk.run import run
@@ -80,18 +82,16 @@ def say_outcome(console: Console, result: Result, max_t: int) -> None:
     full = max_t * len(result.trials)
     console.print()
     if result.best_trial is None or result.best_value is None:
-        console.print(f"[red]No trial succeeded: {result.error or result.reason}[/red]")
+        console.print(Text(printable(f"No trial succeeded: {result.error or result.reason}"), "red"))
         return
     config = ", ".join(
         f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in (result.best_config or {}).items()
     )
-    console.print(
-        f"[bold green]best accuracy {result.best_value:.4f}[/bold green] by trial {result.best_trial.number}: {config}",
-        highlight=False,
-    )
+    best = (f"best accuracy {result.best_value:.4f}", "bold green")
+    console.print(Text.assemble(best, printable(f" by trial {result.best_trial.number}: {config}")))
     console.print(
         f"{done} of {full} epochs trained: {100 * (1 - done / full):.0f} % less than if every trial had run to the end",
         highlight=False,
     )
     if result.best_checkpoint is not None:
-        console.print(f"its checkpoint: {result.best_checkpoint.path}", highlight=False, soft_wrap=True)
+        console.print(f"its checkpoint: {result.best_checkpoint.path}", highlight=False, markup=False, soft_wrap=True)

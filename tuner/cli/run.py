@@ -131,6 +131,8 @@ def _constant(tree: ast.expr, text: str) -> Any:
         return ast.literal_eval(tree)
     except ValueError:
         return text
+    except TypeError as error:  # a list as a key
+        raise SpecError(f"{text!r} is malformed: {error}", "/space") from error
 
 
 def _script(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from tuner.cli.run import imported
+from tuner.errors import SpecError
 from tuner.names import printable
 from tuner.sdk.result import Result
 from tuner.settings import Settings
@@ -61,10 +62,21 @@ def serve_in_process(
 
     check_host(host, token)
     app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
-    with socket.create_server((host, port)) as listening:
-        _announce(experiment, f"http://{host}:{listening.getsockname()[1]}")
+    with listening(host, port) as server:
+        shown = f"[{host}]" if ":" in host else host
+        _announce(experiment, f"http://{shown}:{server.getsockname()[1]}")
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
-            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([server])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on this address, which may be an IPv6 one. Raise SpecError if it cannot."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)  # IPv4 first, as for localhost
+        return socket.create_server((str(address[0]), int(address[1])), family=family)
+    except OSError as error:
+        raise SpecError(f"cannot listen on port {port} of {host}: {error.strerror or error}", "/port") from error
 
 
 def _announce(experiment: str, url: str) -> None:

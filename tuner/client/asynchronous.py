@@ -28,6 +28,7 @@ from tuner.client.protocol import (
     Event,
     EventReader,
     address_of,
+    body_of,
     check,
     folder_of,
     headers_of,
@@ -78,7 +79,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
         self._http = httpx.AsyncClient(
             base_url=self.address,
@@ -101,8 +102,14 @@ class AsyncClient:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> AsyncClient:
-        """Return a new client of the same service with another `patience_s`."""
-        return AsyncClient(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
+        """Return a new client of the same service with another `patience_s`. It shares the `transport`, if one was given."""
+        return AsyncClient(
+            self.address,
+            token=self._token,
+            timeout_s=self._timeout_s,
+            patience_s=patience_s,
+            transport=self._transport,
+        )
 
     async def request(
         self,
@@ -128,7 +135,7 @@ class AsyncClient:
             timeout_s: seconds to wait for the answer. None: the `timeout_s` of the client.
         """
         answer = await self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
-        return answer.json() if answer.content else None
+        return body_of(answer)
 
     async def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> AsyncExperimentHandle:
         """Create an experiment from its spec, and return its handle. The service starts it.

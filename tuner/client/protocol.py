@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -41,17 +40,33 @@ def address_of(address: str | None) -> str:
         raise SpecError(
             "expected the URL of a service, such as http://localhost:8000; or set TUNER_ADDRESS", "/address"
         )
-    if "://" not in found:
-        found = f"http://{found}"
-    parts = urlsplit(found)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError(f"expected a URL such as http://localhost:8000, got {address!r}", "/address")
-    return found.rstrip("/").removesuffix(API)
+    url = found if "://" in found else f"http://{found}"
+    try:
+        parts = httpx.URL(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.host) and 0 <= (parts.port or 0) <= 65535
+    except (httpx.InvalidURL, ValueError):
+        is_url = False
+    if not is_url:
+        where = "" if address else " in TUNER_ADDRESS"
+        raise SpecError(f"expected a URL such as http://localhost:8000{where}, got {found!r}", "/address")
+    return url.rstrip("/").removesuffix(API)
 
 
 def headers_of(token: str | None) -> dict[str, str]:
-    """Return the headers of every request. The default of `token` is the value of TUNER_TOKEN."""
-    found = token or Settings.from_env().token
+    """Return the headers of every request. The default of `token` is the value of TUNER_TOKEN.
+
+    White space around the token is ignored, such as the newline at the end of a file that has the token.
+
+    Raises:
+        SpecError: the token has characters that a header cannot have. The message does not show the token.
+    """
+    found = (token or Settings.from_env().token or "").strip()
+    if not (found.isascii() and found.isprintable()):
+        where = "" if token else " in TUNER_TOKEN"
+        raise SpecError(
+            f"expected a token as `tuner token create` prints it{where}, got one with other characters than ASCII",
+            "/token",
+        )
     authorization = {"Authorization": f"Bearer {found}"} if found else {}
     return {"User-Agent": f"tuner/{__version__}", **authorization}
 
@@ -139,9 +154,15 @@ def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable
 def check(answer: httpx.Response) -> None:
     """Raise the exception for an answer's status, with the text of its problem document.
 
-    Do nothing if the status is not an error.
+    A redirect is an error, since a tuner service sends none. Do nothing for other statuses that are not errors.
     """
     if answer.status_code < 400:
+        if answer.status_code >= 300 and "location" in answer.headers:
+            raise ServiceError(
+                f"{answer.url} redirects to {answer.headers['location']}, which is not followed: give the address to which it "
+                "redirects, if that is the tuner service",
+                answer.status_code,
+            )
         return
     detail, errors = _problem(answer)
     match answer.status_code:
@@ -157,6 +178,18 @@ def check(answer: httpx.Response) -> None:
             raise ServiceError(detail, status)
 
 
+def body_of(answer: httpx.Response) -> Any:
+    """Return the JSON of an answer, or None if it has no body. Raise ServiceError if the body is not JSON."""
+    try:
+        return answer.json() if answer.content else None
+    except ValueError as error:
+        raise ServiceError(_foreign(answer), answer.status_code) from error
+
+
+def _foreign(answer: httpx.Response) -> str:
+    return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service"
+
+
 def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
     """Return the detail and the (pointer, message) pairs of the problem document in an answer."""
     try:
@@ -164,7 +197,7 @@ def _problem(answer: httpx.Response) -> tuple[str, list[tuple[str, str]]]:
         errors = [(str(one["pointer"]), str(one["message"])) for one in found.get("errors", ())]
         return str(found["detail"]), errors
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{answer.status_code} {answer.reason_phrase} from {answer.url}, which may not be a tuner service", []
+        return _foreign(answer), []
 
 
 def read(model: type[M], data: Any) -> M:

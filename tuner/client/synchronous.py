@@ -27,6 +27,7 @@ from tuner.client.protocol import (
     Event,
     EventReader,
     address_of,
+    body_of,
     check,
     folder_of,
     headers_of,
@@ -77,7 +78,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
-        self._token, self._patience_s, self._timeout_s = token, patience_s, timeout_s
+        self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
         self._http = httpx.Client(
             base_url=self.address,
@@ -100,8 +101,14 @@ class Client:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> Client:
-        """Return a new client of the same service with another `patience_s`."""
-        return Client(self.address, token=self._token, timeout_s=self._timeout_s, patience_s=patience_s)
+        """Return a new client of the same service with another `patience_s`. It shares the `transport`, if one was given."""
+        return Client(
+            self.address,
+            token=self._token,
+            timeout_s=self._timeout_s,
+            patience_s=patience_s,
+            transport=self._transport,
+        )
 
     def request(
         self,
@@ -127,7 +134,7 @@ class Client:
             timeout_s: seconds to wait for the answer. None: the `timeout_s` of the client.
         """
         answer = self._send(method, f"{API}{path}", params, body, headers, safe, timeout_s)
-        return answer.json() if answer.content else None
+        return body_of(answer)
 
     def create(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> ExperimentHandle:
         """Create an experiment from its spec, and return its handle. The service starts it.

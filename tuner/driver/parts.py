@@ -88,6 +88,11 @@ def _json(part: Any) -> dict[str, Any] | None:
         return None
 
 
+def plain_names(names: Any) -> Any:
+    """Return the names of metrics, or modes, as a spec has them: one, or a list. Other values are left to the spec's checks."""
+    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
+
+
 def plain_points(points: Any) -> Any:
     """Return `points_to_evaluate` as a list of dicts. Return anything else unchanged, for the check of the spec to report."""
     if points is None:

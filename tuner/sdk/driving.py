@@ -21,7 +21,7 @@ from tuner.sdk.executors import choose
 from tuner.sdk.live.interrupts import CTRL_C, Interrupts
 from tuner.sdk.live.progress import Progress
 from tuner.settings import Settings
-from tuner.store import CodeRecord, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store
 
 POLL_S = 0.25
 """Seconds between two updates of the displayed progress."""
@@ -72,6 +72,29 @@ def _pausing(name: str) -> str:
     return (
         f"pausing because of {name}: every trial stops at its next report, then the script exits; Ctrl-C exits at once"
     )
+
+
+def only_followed(record: ExperimentRecord) -> bool:
+    """Return True if a service drives the experiment and its trials run on agents, so that a script can only follow it.
+
+    Raises:
+        SpecError: its trials run on agents, but no service drives it now.
+    """
+    if record.spec.executor != "agents":
+        return False
+    if (record.lease_until or 0.0) <= time.time():
+        raise SpecError(
+            f"the trials of {record.public_id} run on agents, which ask a service for them: continue the experiment on that "
+            "service, for example with TUNER_ADDRESS set (`tuner docs agents`)",
+            "/executor",
+        )
+    return True
+
+
+def follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
+    """Show the progress of an experiment that a running service drives, until it has ended or is paused."""
+    with progress, interrupts, interrupts.heard():
+        _follow(store, experiment_id, progress, interrupts)
 
 
 def drive_on_ray(

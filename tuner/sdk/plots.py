@@ -14,7 +14,7 @@ from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
-from tuner.sdk.trial_result import TrialResult
+from tuner.sdk.trial_result import TrialResult, reported
 from tuner.space import Space
 from tuner.store.records import SegmentRecord
 
@@ -100,6 +100,8 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
     from plotly import graph_objects as go
 
     metric = search.check(metric)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise SpecError(f"expected a number of trials, 1 or more, got {most!r}", "/most")
     ranked = sorted((trial for trial in search.trials if trial.history), key=search.score, reverse=True)
     shades = _shades(len(ranked[:most]))
     figure = go.Figure()
@@ -108,13 +110,13 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
         ys: list[float | None] = []
         for before, row in itertools.pairwise([None, *_current(trial.history)]):
             assert row is not None
-            if metric not in row:
+            if (value := reported(row).get(metric)) is None:
                 continue
             if before is not None and before["segment"] != row["segment"] and _took_over(search, trial.number, row):
                 xs.append(None)
                 ys.append(None)
             xs.append(row["training_iteration"])
-            ys.append(row[metric])
+            ys.append(value)
         figure.add_scatter(
             x=xs, y=ys, name=f"trial {trial.number}", mode="lines+markers" if len(xs) < 2 else "lines",
             line={"color": shades[at], "width": 3 if at == 0 else 1.5}, opacity=1 if at < 10 else 0.6,
@@ -338,7 +340,7 @@ def _pieces(search: Search, trial: TrialResult) -> list[tuple[int, SegmentRecord
     """Return (trial, segment, last iteration, last value of the objective) for each segment that has reported."""
     last: dict[int, Mapping[str, float]] = {int(row["segment"]): row for row in trial.history}
     return [
-        (trial.number, segment, int(row["training_iteration"]), row.get(search.metric))
+        (trial.number, segment, int(row["training_iteration"]), reported(row).get(search.metric))
         for segment in search.segments.get(trial.number, ())
         if (row := last.get(segment.ordinal)) is not None
     ]

@@ -20,7 +20,17 @@ from tuner.schedulers.shared import pareto
 from tuner.sdk import plots
 from tuner.sdk.decision_result import DecisionResult
 from tuner.sdk.live import notebook
-from tuner.sdk.trial_result import TrialResult, config_of, flat, history_row, not_here, opened, trial_of
+from tuner.sdk.trial_result import (
+    TrialResult,
+    config_of,
+    flat,
+    history_row,
+    not_here,
+    opened,
+    renamed,
+    reported,
+    trial_of,
+)
 from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
@@ -242,7 +252,7 @@ class Result:
         for trial in self.trials:
             newest: dict[str, float] = {}
             for report in trial.history:
-                newest |= report
+                newest |= reported(report)
                 if self._keeps(newest) and (scores := self._scores(newest)) is not None:
                     made.append((report["time"], scores))
         begin = min((report["time"] for trial in self.trials for report in trial.history[:1]), default=0.0)
@@ -299,9 +309,10 @@ class Result:
     def dataframe(self, history: bool = False) -> pd.DataFrame:
         """Return a data frame with a row for each trial, or for each report if `history` is true.
 
-        Configurations are in columns such as ``config/lr``. If the search has constraints, the column `feasible` tells whether
-        the trial or report satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns
-        the remaining points, and warns.
+        Configurations are in columns such as ``config/lr``. A metric with the name of another column, such as ``state``, is in
+        the column ``metrics/state``. If the search has constraints, the column `feasible` tells whether the trial or report
+        satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining
+        points, and warns.
         """
         import pandas as pd  # takes a second to load
 
@@ -314,14 +325,15 @@ class Result:
             fixed = {"trial": trial.number, "state": str(trial.state)}
             config = {f"config/{name}": value for name, value in flat(trial.config)}
             if history:
-                rows += [{**fixed, **report, **config} for report in self._judged(trial.history)]
+                rows += [{**fixed, **renamed(report, fixed), **config} for report in self._judged(trial.history)]
             else:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
                     more["feasible"] = trial.feasible
                 if any(other.repeat_of is not None for other in self.trials):
                     more["repeat_of"] = trial.repeat_of
-                rows.append({**fixed, **more, **trial.metrics, **config})
+                own = {**fixed, **more}
+                rows.append({**own, **renamed(trial.metrics, own), **config})
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
@@ -331,8 +343,10 @@ class Result:
         newest: dict[str, float] = {}
         found: list[dict[str, Any]] = []
         for report in history:
-            newest |= report
-            found.append({**report, "feasible": all(c.excess(newest) <= 0 for c in self._constraints)})
+            newest |= reported(report)
+            found.append(
+                {**renamed(report, ("feasible",)), "feasible": all(c.excess(newest) <= 0 for c in self._constraints)}
+            )
         return found
 
     def __getattr__(self, name: str) -> Any:

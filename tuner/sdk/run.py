@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tuner.domain.experiment import Mode, Spec
 from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
-from tuner.driver.parts import dump_parts, names_code, plain_json, plain_points
+from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS
@@ -21,6 +21,7 @@ from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing
 from tuner.sdk.cautions import warn_of_json_forms, warn_of_large_space, warn_of_lists, warn_of_size
 from tuner.sdk.executors import (
+    Choice,
     choose,
     drop_ahead,
     may_be_local,
@@ -32,6 +33,7 @@ from tuner.sdk.executors import (
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.progress import Progress, Stored
+from tuner.sdk.live.terminal import tell
 from tuner.sdk.result import Result
 from tuner.service_url import service_url
 from tuner.settings import Settings
@@ -251,10 +253,11 @@ def _search(given: Mapping[str, Any]) -> Result:
         with noting_imports():
             record = create_from_python(store, data, code, parts, check)
         if given["name"] and given["verbose"] and (said := _namesakes(store, record)):
-            print(said)
+            tell(said)
         keep = not _brings_code(store, record.spec)
+        chosen = _choice(store, settings, record, ray_address)
         try:
-            return _drive(store, settings, record.public_id, ray_address, given["verbose"], keep, callbacks)
+            return _drive(store, settings, record.public_id, chosen, ray_address, given["verbose"], keep, callbacks)
         except ClusterUnreachable as error:
             never_driven(store, record.public_id, str(error))
             raise
@@ -293,8 +296,8 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
         "name": given["name"] or (None if entrypoint else getattr(trainable, "__name__", None)),
         "entrypoint": entrypoint,
         "space": space.to_json(),
-        "metric": metric if isinstance(metric, str) else list(metric),
-        "mode": mode if isinstance(mode, str) else list(mode),
+        "metric": plain_names(metric),
+        "mode": plain_names(mode),
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
@@ -342,6 +345,7 @@ def resume(
         Conflict: the experiment has ended and no trials were requested, or several experiments have this name; the message
             lists them.
         NotFound: the database of this home has no such experiment.
+        SpecError: its trials run on agents, and no service drives it now; or the local executor cannot run them here.
     """
     settings, observers = Settings.from_env(), checked(callbacks)
     with _store(settings) as store:
@@ -354,9 +358,10 @@ def resume(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
         driving.refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
+        chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         if not reopens:
             store.commands.add(record.id, "resume", reason="by a user")
-        return _drive(store, settings, record.public_id, ray_address, verbose, False, observers, reopens)
+        return _drive(store, settings, record.public_id, chosen, ray_address, verbose, False, observers, reopens)
 
 
 def read_result(
@@ -372,10 +377,19 @@ def _add(
     """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it."""
     settings = Settings.from_env()
     with _store(settings) as store:
-        continue_experiment(store, experiment_id, num_samples)
         record = store.experiments.get(experiment_id)
+        chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
+        continue_experiment(store, experiment_id, num_samples)
         keep = not _brings_code(store, record.spec)
-        return _drive(store, settings, experiment_id, ray_address, verbose, keep, callbacks, reopens=True)
+        return _drive(store, settings, experiment_id, chosen, ray_address, verbose, keep, callbacks, reopens=True)
+
+
+def _choice(store: Store, settings: Settings, record: ExperimentRecord, ray_address: str | None) -> Choice | None:
+    """Return where the trials run, or None if a service runs them on agents and the script only follows."""
+    if driving.only_followed(record):
+        return None
+    code = store.code.get(record.spec.code) if record.spec.code else None
+    return choose(record.spec, code, ray_address or settings.ray_address)
 
 
 def _brings_code(store: Store, spec: Spec) -> bool:
@@ -396,6 +410,7 @@ def _drive(
     store: Store,
     settings: Settings,
     experiment_id: str,
+    chosen: Choice | None,
     ray_address: str | None,
     verbose: int,
     keep: bool,
@@ -404,17 +419,19 @@ def _drive(
 ) -> Result:
     """Have a driver host run the experiment to its end, and show progress.
 
+    chosen: where its trials run. None: a service drives it, and this call only follows.
     keep: True if the next call may use the same host. False if the host has imported user code, because that code may change.
     """
-    spec = store.experiments.get(experiment_id).spec
-    chosen = choose(spec, store.code.get(spec.code) if spec.code else None, ray_address or settings.ray_address)
-    drop_ahead(chosen.local)
+    if chosen is not None:
+        drop_ahead(chosen.local)
     echo = Echo(store, store.experiments.get(experiment_id).id) if verbose > 1 else None
     progress = Progress(Stored(store, experiment_id), show=verbose > 0, echo=echo, reopens=reopens)
     interrupts = driving.pausing_by_signal(store, experiment_id)
     with observing(callbacks, StoredLog(store, experiment_id), experiment_id, settings.home, progress.say):
         try:
-            if chosen.local:
+            if chosen is None:
+                driving.follow(store, experiment_id, progress, interrupts)
+            elif chosen.local:
                 driving.drive_here(store, settings, experiment_id, progress, interrupts, chosen.why, keep)
             else:
                 driving.drive_on_ray(

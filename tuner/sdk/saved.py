@@ -104,8 +104,12 @@ def experiments(
         limit: list at most this many.
 
     Raises:
-        SpecError: there is no such state.
+        SpecError: there is no such state, or another argument is wrong.
     """
+    if archived not in ("no", "yes", "all"):
+        raise SpecError(f"expected no, yes or all, got {archived!r}", "/archived")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise SpecError(f"expected a number of experiments, 0 or more, got {limit!r}", "/limit")
     if state is not None and state not in (known := [str(each) for each in ExperimentState]):
         raise SpecError(f"expected one of {', '.join(known)}, got {state!r}{did_you_mean(str(state), known)}", "/state")
     wanted: dict[str, Any] = {

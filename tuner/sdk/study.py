@@ -14,7 +14,7 @@ from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.part_arguments import parts_explained, parts_of
-from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_points
+from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_names, plain_points
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.specs.spec import parse_spec
@@ -111,8 +111,8 @@ def create_study(
     data = {
         **{k: given[k] for k in ("name", "num_samples", "max_t", "seed", "time_attr", "scope", "project")},
         "space": built.to_json(),
-        "metric": metric if isinstance(metric, str) else list(metric),
-        "mode": mode if isinstance(mode, str) else list(mode),
+        "metric": plain_names(metric),
+        "mode": plain_names(mode),
         "scheduler": plain_json(parts.scheduler),
         "search": plain_json(parts.searcher),
         "stop": plain_json(parts.stopper) if parts.stopper else {},
@@ -242,7 +242,7 @@ class Study:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
-            self._store.close()
+        self._store.close()
 
     def __enter__(self) -> Study:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,11 @@ from tuner.store.records import TrialRecord
 
 if TYPE_CHECKING:
     from tuner.trials.checkpoints.checkpoints import Checkpoint
+
+FIELDS = ("training_iteration", "segment", "time")
+"""The fields that every item of `TrialResult.history` has besides the metrics."""
+METRICS = "metrics/"
+"""The prefix of a metric that has the name of another field of its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,10 @@ class TrialResult:
     checkpoint: Checkpoint | None = field(repr=False)
     repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
     history: list[dict[str, float]] = field(repr=False)
-    """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any."""
+    """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any.
+
+    A metric that is itself called training_iteration, segment or time is under ``metrics/training_iteration`` and so on.
+    """
     COLUMNS: ClassVar[notebook.Columns] = (
         ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
     )  # fmt: skip
@@ -136,10 +144,21 @@ def history_row(
     iteration: int, segment: int, time: float, metrics: Mapping[str, float], step: int | None
 ) -> dict[str, float]:
     """Return a report as an item of `TrialResult.history`."""
-    row = {"training_iteration": iteration, "segment": segment, "time": time, **metrics}
+    row = {"training_iteration": iteration, "segment": segment, "time": time, **renamed(metrics, FIELDS)}
     if step is not None:
         row.setdefault("step", step)
     return row
+
+
+def renamed(metrics: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+    """Return the metrics of a row. If a metric has the name of another field of the row, its name becomes ``metrics/NAME``."""
+    return {f"{METRICS}{name}" if name in taken else name: value for name, value in metrics.items()}
+
+
+def reported(row: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of an item of `TrialResult.history` under the names that the training code gave them."""
+    again = {f"{METRICS}{name}": name for name in FIELDS}
+    return {again.get(name, name): value for name, value in row.items() if name not in FIELDS}
 
 
 def opened(info: CheckpointInfo) -> Checkpoint:

@@ -92,7 +92,7 @@ class Parameter:
     @property
     def labels(self) -> list[Any]:
         """Return the categories for display: JSON scalars as they are, and other objects in words."""
-        return list(self.categories) if self.plain else [_shown(category) for category in self.categories]
+        return list(self.categories) if self.plain else [worded(category) for category in self.categories]
 
     def readable(self, value: Any) -> Any:
         """Return a value for display, with a label instead of a category index."""
@@ -260,7 +260,8 @@ def _edges(lower: float, upper: float, step: float | None, log: bool) -> tuple[f
     return (math.log(low), math.log(high)) if log else (low, high)
 
 
-def _shown(category: Any) -> Any:
+def worded(category: Any) -> Any:
+    """Return a JSON scalar as it is, and another object in words."""
     if category is None or isinstance(category, str | bool | int) or is_number(category):
         return category
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(category))

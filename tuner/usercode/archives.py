@@ -100,7 +100,8 @@ def files_of(folder: Path, prefix: str = "") -> dict[str, Path]:
 def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Path]:
     """Return the files of the user's own modules that a pickled function needs, directly or through their imports.
 
-    A module is the user's own if it is neither in the standard library nor installed. No module is imported.
+    A module is the user's own if it is neither in the standard library nor installed. No module is imported. Packages are
+    returned with all their files, and namespace packages, which are folders without ``__init__.py``, with their .py files.
 
     Args:
         blob: a pickled function. The function is assumed to need each of the user's modules whose name occurs as a string
@@ -115,9 +116,7 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
         if name in known:
             continue
         known.add(name)
-        if (origin := _own_module(name)) is None:
-            continue
-        files = {origin.name: origin} if origin.name != "__init__.py" else files_of(origin.parent, f"{name}/")
+        files = _own_files(name)
         found |= files
         waiting += [used for path in files.values() if path.suffix == ".py" for used in imports_of(path)]
     return found
@@ -130,19 +129,38 @@ def _texts(blob: bytes | None) -> Iterator[str]:
             yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
 
 
-def _own_module(name: str) -> Path | None:
-    """Return the file of a top-level module or package, or None if the module is not the user's own."""
+def _own_files(name: str) -> dict[str, Path]:
+    """Return the files of a top-level module or package, or none if the module is not the user's own."""
     if name in ("__main__", "tuner") or name in sys.builtin_module_names or name in sys.stdlib_module_names:
-        return None
+        return {}
     try:
         loaded = sys.modules.get(name)
         spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
-        return None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
+        return {}
+    if spec is None:
+        return {}
+    if (
+        spec.origin is None and spec.submodule_search_locations
+    ):  # a namespace package, or a folder that only looks like one
+        folders = [Path(folder).resolve() for folder in spec.submodule_search_locations]
+        return {
+            path: file
+            for folder in reversed(folders)  # the first one counts, as for imports
+            if not _is_installed(folder)
+            for path, file in files_of(folder, f"{name}/").items()
+            if file.suffix == ".py"
+        }
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return {}
     origin = Path(spec.origin).resolve()
-    return None if not origin.is_file() or any(origin.is_relative_to(folder) for folder in _installed()) else origin
+    if not origin.is_file() or _is_installed(origin):
+        return {}
+    return {origin.name: origin} if origin.name != "__init__.py" else files_of(origin.parent, f"{name}/")
+
+
+def _is_installed(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _installed())
 
 
 def _installed() -> Iterator[Path]:

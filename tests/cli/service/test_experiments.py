@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import tuner
 from tests.api.conftest import SPEC, app, poked, server
 from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import T0, a_spec
@@ -122,6 +123,49 @@ def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) 
     assert list(found.columns) == list(expected.columns)
     assert len(found) == len(expected)
     assert found["accuracy"].tolist() == pytest.approx(expected["accuracy"].tolist(), nan_ok=True)
+
+
+class Act:
+    pass
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a search whose parameters are Python objects, in a home of its own."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
+    space = {"act": tuner.choice([Act]), "mixed": tuner.grid_search([3, "three", None]), "layers": [1, 2]}
+    with tuner.create_study(space, metric="loss", mode="min", num_samples=1, name="objects") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": 0.5})
+
+
+@pytest.mark.usefixtures("objects")
+def test_python_objects_in_configurations_are_named() -> None:
+    found = json.loads(output("best", "objects"))["config"]
+    assert (found["act"], found["layers"]) == ("Act", [1, 2])
+    shown = json.loads(output("show", "objects", "--json"))
+    assert [trial["config"]["act"] for trial in shown["trials"]] == ["Act"] * 3
+    assert '"act": "Act"' in output("show", "objects")
+
+
+@pytest.mark.usefixtures("objects")
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("history", [[], ["--history"]])
+def test_python_objects_are_exported_by_name(tmp_path: Path, form: str, history: list[str]) -> None:
+    read: dict[str, Any] = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
+    output("export", "objects", str(tmp_path / f"out.{form}"), *history)
+    found = read[form](tmp_path / f"out.{form}")
+    assert found["config/act"].tolist() == ["Act"] * 3
+    assert {str(value) for value in found["config/mixed"].dropna()} == {"3", "three"}
+
+
+@pytest.mark.parametrize("name", ["missing/out.csv", "missing/out.json", "missing/out.parquet"])
+def test_a_file_that_cannot_be_written_is_named(search: Search, tmp_path: Path, name: str) -> None:
+    refused = CliRunner().invoke(commands.app, ["export", "halved", str(tmp_path / name)])
+    assert isinstance(refused.exception, SpecError)
+    assert refused.exception.errors[0][0] == "/file"
+    assert f"cannot write {tmp_path / name}" in str(refused.exception)
 
 
 def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:

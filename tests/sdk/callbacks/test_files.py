@@ -42,6 +42,24 @@ def test_no_row_is_written_twice_after_a_kill(sqlite_store: Store, search: str, 
     assert {path: path.read_bytes() for path in folder.glob("*/progress.csv")} == before
 
 
+def test_a_second_search_into_a_folder_writes_below_it(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "logs", tuner.callbacks.CSVLoggerCallback(tmp_path / "logs")
+    other.setup(folder=str(tmp_path), name="other", experiment_id="exp_other", metric="loss", mode="min")
+    trial = tuner.callbacks.ObservedTrial(
+        number=0, trial_id="of the other", experiment_id="exp_other", config={"x": 3}, params={"x": 3}
+    )
+    other.on_trial_start(trial=trial)
+    result = {"loss": 1.0, "training_iteration": 1, "timestamp": 0.0, "trial_id": trial.trial_id}
+    other.on_trial_result(trial=trial, result=result, event_seq=10**9)
+    for _ in range(2):  # the second time, as after a resume
+        assert observed(sqlite_store, search, tmp_path, tuner.callbacks.CSVLoggerCallback(folder)) == []
+    for each in tuner.Result.load(sqlite_store, search).trials:
+        found = rows(folder / search / f"trial_{each.number:05}" / "progress.csv")
+        assert [float(row["loss"]) for row in found] == [report["loss"] for report in each.history]
+    assert [row["trial_id"] for row in rows(folder / "trial_00000" / "progress.csv")] == [trial.trial_id]
+    assert json.loads((folder / "trial_00000" / "params.json").read_text()) == {"x": 3}
+
+
 def test_tensorboard_has_scalars_and_parameters(sqlite_store: Store, search: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     folder = tmp_path / "tb"

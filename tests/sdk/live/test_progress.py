@@ -21,6 +21,7 @@ from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Start
 from tuner.domain.events import DriverStarted, Failure
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.live.progress import Progress, Stored, _of_whom
@@ -51,6 +52,17 @@ def test_trials_are_counted_of_how_many_if_that_is_known(
     with progress:
         progress.update()
     assert counted in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_brackets_in_messages_and_names_are_shown_as_they_are(sqlite_store: Store, terminal: bool) -> None:
+    made, _, _ = begin(sqlite_store, spec=a_spec(objectives=(Objective("[/score]", "max"),)))
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        progress.say("callback CB failed in on_trial_result: ValueError: unknown column [/lr] in [bold] table")
+        progress.update()
+    assert "unknown column [/lr] in [bold] table" in out.getvalue()
+    assert "[/score]" in out.getvalue() or not terminal
 
 
 def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:

@@ -10,6 +10,7 @@ import typer
 from tuner.cli.command_classes import OnService
 from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import ExperimentName, RayAddress
+from tuner.errors import SpecError
 
 group = typer.Typer()
 
@@ -57,7 +58,7 @@ def serve_model(
     host: Annotated[
         str, typer.Option(help="address to listen on; addresses other than loopback require --token-file")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 picks a free one")] = 0,
     token_file: Annotated[
         Path | None, typer.Option(help="a file that contains the token that callers must send")
     ] = None,
@@ -79,7 +80,12 @@ def serve_model(
     """
     from tuner.cli import serving
 
-    token = None if token_file is None else token_file.read_text().strip()
+    try:
+        token = None if token_file is None else token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"cannot read {token_file}: {getattr(error, 'strerror', None) or error}", "/token_file"
+        ) from error
     if without_ray:
         serving.serve_in_process(command_settings(), experiment, predictor, host, port, token)
     else:

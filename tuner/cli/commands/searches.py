@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from tuner.cli.commands.parameters import (
 from tuner.cli.commands.several import for_each_experiment
 from tuner.errors import SpecError
 from tuner.names import printable
+
+if TYPE_CHECKING:
+    from tuner.sdk.result import Result
 
 group = typer.Typer()
 
@@ -84,7 +87,7 @@ def run(
 
     tuner's options come before the script, and the script's arguments after it.
     """
-    from tuner.cli.run import run_status, run_target, workers_of
+    from tuner.cli.run import run_target, workers_of
 
     settings = command_settings()
     given = {
@@ -106,6 +109,13 @@ def run(
     }
     options |= {option: value for option, value in given.items() if value is not None}
     result = run_target(target, arguments or [], param or [], metric_pattern, options)
+    _finish(result)
+
+
+def _finish(result: Result) -> None:
+    """Print the result of a search that this command has run, and exit with the status that says how the search ended."""
+    from tuner.cli.run import run_status
+
     print(printable(str(result)))
     if status := run_status(result):
         raise typer.Exit(status)
@@ -123,14 +133,13 @@ def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
 
         if ray_address is not None:
             raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
-        for_each_experiment(names, lambda name: ask(settings, "resume", name))
+        for_each_experiment(names, lambda name: str(ask(settings, "resume", name)))
         return
     if len(names) > 1:
         raise SpecError("without a service, resume one experiment at a time: the command waits until it has ended")
     from tuner.sdk.run import resume as take_up
 
-    result = take_up(names[0], ray_address=ray_address)
-    print(result)
+    _finish(take_up(names[0], ray_address=ray_address))
 
 
 @group.command(name="continue", cls=OnService)
@@ -156,7 +165,7 @@ def continue_(
         return
     from tuner.sdk.saved import load
 
-    print(load(experiment).add(num_samples))
+    _finish(load(experiment).add(num_samples))
 
 
 @group.command(cls=OnNeither)

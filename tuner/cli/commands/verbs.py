@@ -33,8 +33,19 @@ def _command(verb: Verb, about: str) -> Callable[..., None]:
     def act(targets: list[Target]) -> None:
         from tuner.cli.service.experiments import ask
 
-        settings = command_settings()
-        for_each(targets, lambda name, number: ask(settings, verb.name, name, number))
+        settings, statuses = command_settings(), [0]
+
+        def asked(name: str, number: int | None) -> str:
+            outcome = ask(settings, verb.name, name, number)
+            if not isinstance(outcome, str):  # the search was run here, to its end
+                from tuner.cli.run import run_status
+
+                statuses.append(run_status(outcome))
+            return str(outcome)
+
+        for_each(targets, asked)
+        if status := max(statuses):
+            raise typer.Exit(status)
 
     if about == "experiment":
         return command

@@ -23,11 +23,13 @@ from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, id_of, next_step, numbered
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
+from tuner.sdk.driving import only_followed
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import url_of
 from tuner.settings import Settings
+from tuner.space.parameter import worded
 from tuner.store import Store
 
 if TYPE_CHECKING:
@@ -197,13 +199,13 @@ def best(found: Result) -> Row | None:
     """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
     if found.best_trial is None:
         return None
-    schedule = [{"iteration": one["iteration"], "config": one["config"]} for one in found.schedule()]
+    schedule = [{"iteration": one["iteration"], "config": _plain(one["config"])} for one in found.schedule()]
     return {
         "trial": found.best_trial.number,
         "metric": found.metric,
         "value": found.best_value,
         "runs": [trial.number for trial in found.best_runs],
-        "config": found.best_config,
+        "config": _plain(found.best_config),
         "schedule": schedule if len(schedule) > 1 else None,
         "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
     }
@@ -227,7 +229,7 @@ def shown(found: Result, next_step: str | None = None) -> Row:
             "state": str(trial.state),
             "iterations": trial.iterations,
             "best_value": trial.best_value,
-            "config": dict(trial.config),
+            "config": _plain(trial.config),
             "reason": trial.reason,
         }
         for trial in found.trials
@@ -255,25 +257,42 @@ def lines(row: Row) -> Iterator[str]:
         yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"
 
 
+def _plain(value: Any) -> Any:
+    """Return a configuration as JSON values. Python objects become words, such as the name of a class, as in `tuner ls`."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, float) else worded(value)
+
+
 def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     """Write a result to a file, with a row for each trial, or for each report if `history` is True.
 
     form: the format. None: the file's ending determines the format.
 
     Raises:
-        SpecError: there is no such format.
+        SpecError: there is no such format, or the file cannot be written.
     """
     form = form or file.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
     frame: pd.DataFrame = found.dataframe(history)
-    match form:
-        case "csv":
-            frame.to_csv(file, index=False)
-        case "json":
-            frame.to_json(file, orient="records", indent=1)
-        case "parquet":
-            frame.to_parquet(file, index=False)
-        case _:
-            raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
+    for name in [name for name, kind in frame.dtypes.items() if kind.kind == "O"]:
+        column = frame[name].map(_plain)
+        if form == "parquet" and column.dropna().map(type).nunique() > 1:  # its columns have one type
+            column = column.map(str, na_action="ignore")
+        frame[name] = column
+    try:
+        match form:
+            case "csv":
+                frame.to_csv(file, index=False)
+            case "json":
+                frame.to_json(file, orient="records", indent=1)
+            case "parquet":
+                frame.to_parquet(file, index=False)
+    except OSError as error:
+        raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
 
 
 @contextmanager
@@ -285,10 +304,10 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
         yield client
 
 
-def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str:
+def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str | Result:
     """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
 
-    A retry in an ended experiment of this home is also run here, and the call waits for its end.
+    A retry in an ended experiment of this home is also run here. The call then waits for its end, and returns its result.
 
     number: the number of a trial, if the verb is for a trial of the experiment `name`.
     """
@@ -308,10 +327,14 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
         if not of_trial:
             record = act(store, verb, id_of(store, name))
             return f"asked to {verb} {_named(name, record.public_id)}, which is {record.state}"
-        trial = act_on_trial(store, verb, name if number is None else numbered(store, id_of(store, name), number))
+        wanted = name if number is None else numbered(store, id_of(store, name), number)
+        record = store.experiments.by_id(store.trials.get(wanted).experiment_id)
+        if verb == "retry" and record.state.ended:
+            only_followed(record)  # raises SpecError before the command is written if nothing can run it
+        trial = act_on_trial(store, verb, wanted)
         experiment = store.experiments.by_id(trial.experiment_id)
     if verb == "retry" and experiment.state.ended:
-        return str(resume(experiment.public_id))
+        return resume(experiment.public_id)
     return f"asked to {verb} {_named(name, trial.public_id, number)}, which is {trial.state}"
 
 

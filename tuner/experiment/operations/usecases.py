@@ -22,7 +22,7 @@ from tuner.domain.experiment import SECTIONS, Spec
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts, runs_grid
-from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, SpecError, Stale
+from tuner.errors import Conflict, EntrypointError, ErrorCollector, NotFound, SpecError, Stale, WrongArgument
 from tuner.experiment.analysis import lineage
 from tuner.experiment.analysis.lineage import Link
 from tuner.experiment.analysis.preview import Preview, preview
@@ -429,7 +429,10 @@ def id_of(store: Store, called: str) -> str:
     Raises:
         NotFound: there is no such experiment or trial. The message suggests the nearest name.
         Conflict: several experiments have the name. The message lists their ids.
+        WrongArgument: `called` is no text.
     """
+    if not isinstance(called, str):
+        raise WrongArgument(f"expected an experiment's id or name, got {called!r}")
     with contextlib.suppress(NotFound):
         return (store.trials.get(called) if called.startswith("trl_") else store.experiments.get(called)).public_id
     found = store.experiments.named(called)

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from typing import Any
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 
 FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
+OWNER = "experiment.txt"
+"""The file in a folder of logs that has the id of the experiment whose trials are there."""
+
+_claiming = threading.Lock()  # several callbacks of one search may write to the same folder
 
 
 class CSVLoggerCallback(Callback):
@@ -21,15 +26,16 @@ class CSVLoggerCallback(Callback):
     The columns are the metrics of the trial's first report. After a resume, new rows are appended; no row is written twice.
 
     Args:
-        folder: the folder to write to. None: the experiment's folder in the home.
+        folder: the folder to write to. None: the experiment's folder in the home. If files of another experiment are in the
+            folder, this experiment's files are written to ``FOLDER/EXPERIMENT_ID``.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
         self._seen: dict[int, int] = {}  # trial -> event_seq of the last row
 
-    def setup(self, *, folder: str, **info: Any) -> None:
-        self.folder = Path(self._folder or Path(folder) / "csv").absolute()
+    def setup(self, *, folder: str, experiment_id: str, **info: Any) -> None:
+        self.folder = _own(self._folder, experiment_id) if self._folder else Path(folder).absolute() / "csv"
         self._seen.clear()
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -62,6 +68,22 @@ class CSVLoggerCallback(Callback):
         self._seen[trial.number] = event_seq
 
 
+def _own(folder: str | os.PathLike[str], experiment_id: str) -> Path:
+    """Return the folder for an experiment's files: this one, or one below it if this one has files of another experiment."""
+    path = Path(folder).absolute()
+    owner = path / OWNER
+    with _claiming:
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            if not any(path.glob("trial_*")):
+                with open(owner, "x") as file:
+                    file.write(experiment_id)
+        except FileExistsError:
+            pass
+        is_own = owner.exists() and owner.read_text() == experiment_id
+    return path if is_own else path / experiment_id
+
+
 def _last(path: Path) -> int:
     """Return the event_seq of the last complete row of a file. Truncate an incomplete last row that a killed process left."""
     if not path.exists():
@@ -80,15 +102,17 @@ class TBXLoggerCallback(Callback):
     It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
 
     Args:
-        folder: the folder to write to. None: the experiment's folder in the home.
+        folder: the folder to write to. None: the experiment's folder in the home. If files of another experiment are in the
+            folder, this experiment's files are written to ``FOLDER/EXPERIMENT_ID``.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
         self._writers: dict[int, Any] = {}
 
-    def setup(self, *, folder: str, metric: str, **info: Any) -> None:
-        self.folder, self._metric = Path(self._folder or Path(folder) / "tensorboard").absolute(), metric
+    def setup(self, *, folder: str, experiment_id: str, metric: str, **info: Any) -> None:
+        self.folder = _own(self._folder, experiment_id) if self._folder else Path(folder).absolute() / "tensorboard"
+        self._metric = metric
 
     def _writer(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._writers:

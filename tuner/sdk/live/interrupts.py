@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tuner.sdk.live.terminal import leave_lost_terminal
+from tuner.sdk.live.terminal import leave_lost_terminal, tell
 
 CTRL_C = "Ctrl-C"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -91,4 +91,4 @@ class Interrupts:
             self.news = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
             self._pause(self.news)
         else:
-            print("stopping at once", file=sys.stderr)
+            tell("stopping at once", sys.stderr)

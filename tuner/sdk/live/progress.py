@@ -20,6 +20,7 @@ from tuner.names import printable
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.notebook import short
+from tuner.sdk.live.terminal import LastingConsole, tell
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, TrialRecord
@@ -105,8 +106,8 @@ class Progress:
         self.source, self.show = source, show
         self._area = notebook.Area() if show and console is None and notebook.is_here() else None
         if self._area is not None:  # a console that detects the notebook would put each line into a separate block
-            console = Console(force_jupyter=False, force_terminal=False, width=120)
-        self.console = console or Console(stderr=False)
+            console = LastingConsole(force_jupyter=False, force_terminal=False, width=120)
+        self.console = console or LastingConsole(stderr=False)
         self._echo = echo
         self._live: Live | None = None
         self._begun = time.monotonic()
@@ -138,9 +139,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line that the table does not overwrite."""
         if self.show:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr)
+            tell(printable(text), sys.stderr)
 
     def update(self, last: bool = False) -> None:
         """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
@@ -271,9 +272,9 @@ class Progress:
         record, trials = self._latest
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for name, numbers in self._columns(record):
-            table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
+            table.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
         for trial in trials:
-            table.add_row(*self._row(trial))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in self._row(trial)))
         return Group(self._headline(record), Text(), table)
 
     @staticmethod

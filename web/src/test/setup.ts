@@ -3,6 +3,10 @@
 import { cleanup, configure } from "@testing-library/react";
 import { afterEach } from "vitest";
 
+interface Browser {
+  setURL: (url: string) => void;
+}
+
 for (const [name, size] of [
   ["offsetWidth", 800],
   ["offsetHeight", 600],
@@ -18,4 +22,9 @@ if (!("fonts" in document)) Object.defineProperty(document, "fonts", { value: ne
 // The suite runs these tests beside others, at the lowest priority: a second is not always enough for a menu to open.
 configure({ asyncUtilTimeout: 15_000 });
 
-afterEach(cleanup);
+// A link to a file that a test clicks leaves the address "blob:", to which no path can be added. Files share their window.
+const { href } = window.location;
+afterEach(() => {
+  cleanup();
+  if (window.location.protocol === "blob:") (window as unknown as { happyDOM: Browser }).happyDOM.setURL(href);
+});

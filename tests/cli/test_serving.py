@@ -1,0 +1,55 @@
+"""`tuner serve-model` explains addresses and files that it cannot use."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tuner.cli import serving
+from tuner.cli.commands import app
+from tuner.errors import SpecError
+from tuner.settings import Settings
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SpecError, match=rf"port: cannot listen on port {port} of 127.0.0.1: .*in use"):
+            serving.listening("127.0.0.1", port)
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(SpecError, match=r"cannot listen on port 0 of nowhere\.invalid: "):
+        serving.listening("nowhere.invalid", 0)
+
+
+def test_an_ipv6_address_has_brackets_in_the_url(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+    async def loaded(*given: object) -> None: ...
+
+    bound: list[socket.socket] = []
+    monkeypatch.setattr("tuner.serving.ray_serve.finder", lambda *given: None)
+    monkeypatch.setattr("tuner.serving.ray_serve.in_process", loaded)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: bound.extend(one.dup() for one in sockets))
+    serving.serve_in_process(Settings(), "lines", "json:JSONDecoder", "::1", 0, None)
+    with bound[0] as server:
+        assert server.family == socket.AF_INET6
+        port = server.getsockname()[1]
+    assert f"http://[::1]:{port}/predict" in capsys.readouterr().out
+
+
+def test_options_of_serve_model_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
+    command = ["serve-model", "lines", "module:Lines", "--without-ray"]
+    missing = CliRunner().invoke(app, [*command, "--token-file", str(tmp_path / "missing")])
+    assert isinstance(missing.exception, SpecError)
+    assert str(missing.exception) == f"token_file: cannot read {tmp_path / 'missing'}: No such file or directory"
+    assert CliRunner().invoke(app, [*command, "--port", "70000"]).exit_code == 2

@@ -1,0 +1,57 @@
+"""Addresses and tokens that cannot be used are refused before a request is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.client.protocol import address_of, headers_of
+from tuner.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://[::1",
+        "http://localhost:abc",
+        "localhost:99999",
+        "http://localhost:-1",
+        "http://h\n",
+        "ftp://h",
+        "http://",
+    ],
+)
+def test_a_malformed_address_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="^address: expected a URL such as http://localhost:8000, got "):
+        address_of(address)
+    monkeypatch.setenv("TUNER_ADDRESS", address.replace("\n", "\x01"))
+    with pytest.raises(
+        SpecError, match="^address: expected a URL such as http://localhost:8000 in TUNER_ADDRESS, got "
+    ):
+        address_of(None)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("https://[::1]:80/tuner/api/v1", "https://[::1]:80/tuner"),
+        ("http://a_b.lan/", "http://a_b.lan"),
+    ],
+)
+def test_the_address_of_a_service_is_its_url(address: str, url: str) -> None:
+    assert address_of(address) == url
+
+
+def test_a_token_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("tökén", "tnr_a\nX-Other: b"):
+        with pytest.raises(SpecError, match="^token: expected a token") as caught:
+            headers_of(token)
+        assert token not in str(caught.value)
+    monkeypatch.setenv("TUNER_TOKEN", "tökén")
+    with pytest.raises(SpecError, match="^token: expected a token .* in TUNER_TOKEN"):
+        headers_of(None)
+
+
+def test_white_space_around_a_token_is_ignored() -> None:
+    assert headers_of("tnr_abc\r\n")["Authorization"] == "Bearer tnr_abc"
+    assert "Authorization" not in headers_of("\n")
