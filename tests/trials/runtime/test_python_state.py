@@ -146,3 +146,17 @@ def test_a_logger_that_is_set_up_in_the_first_trial_for_all_trials_keeps_its_han
         return logger
     """
     assert twice("get_logger().info('a line')", imports=cached) == "a line\nrestored\n" * 2
+
+
+def test_a_process_is_used_again_although_its_first_working_directory_is_deleted(tmp_path: Path) -> None:
+    """A host that is kept between two searches forks processes in the directory of the first, such as a temporary one."""
+    first, trials = tmp_path / "first", tmp_path / "trials"
+    first.mkdir()
+    trials.mkdir()
+    trial = f"print(os.getcwd())\nos.chdir({str(trials)!r})"
+    gone = f"os.chdir({str(first)!r})\nos.rmdir({str(first)!r})"
+    assert twice(trial, before=gone) == "/\nrestored\n" * 2
+    first.mkdir()
+    assert twice(f"{trial}\nif number == 0: os.rmdir({str(first)!r})", before=f"os.chdir({str(first)!r})") == (
+        f"{first}\nrestored\n/\nrestored\n"
+    )

@@ -30,7 +30,7 @@ class PythonState:
     def __init__(self) -> None:
         self._settings = _settings()
         self._values = self.read()
-        self._directory, self._path, self._argv = os.getcwd(), list(sys.path), list(sys.argv)
+        self._directory, self._path, self._argv = _directory(), list(sys.path), list(sys.argv)
         self._replaced: list[Any] = []
         self.handlers = _Handlers()
 
@@ -55,7 +55,7 @@ class PythonState:
 
     def restore(self) -> str | None:
         """Restore the state. Return None, or the reason why the process should not be reused."""
-        os.chdir(self._directory)
+        _enter(self._directory)
         sys.path[:] = self._path
         sys.argv[:] = self._argv
         for name, (get, set_) in self._settings.items():
@@ -134,6 +134,23 @@ def _settings() -> dict[str, Setting]:
         ),
         "disabled log levels": (lambda: root.manager.disable, logging.disable),
     }
+
+
+def _directory() -> str:
+    """Return the working directory of this process. If it has been deleted, change to the root directory first."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return "/"
+
+
+def _enter(directory: str) -> None:
+    """Change to this directory, or to the root directory if it has been deleted since."""
+    try:
+        os.chdir(directory)
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def _put(variables: Any, name: str, value: str | None) -> None:
