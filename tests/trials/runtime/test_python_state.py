@@ -17,7 +17,7 @@ def twice(trial: str, *, before: str = "", imports: str = "", path: Path | None 
     imports: the code of the user's module, which runs once, before the first trial.
     """
     code = (
-        "import gc, logging, multiprocessing, os, socket, sys, tempfile\n"
+        "import gc, logging, multiprocessing, os, signal, socket, sys, tempfile, time\n"
         f"{textwrap.dedent(before)}\n"
         "from tuner.trials.runtime.python_state import PythonState\n"
         "state = PythonState()\n"
@@ -52,6 +52,10 @@ SETTINGS = [
     ("logging.root.level", "logging.basicConfig(level=1)"),
     ("os.environ.get('OF_THE_TRIAL')", "os.environ['OF_THE_TRIAL'] = 'x'"),
     ("sys.displayhook.__name__", "sys.displayhook = len"),
+    ("time.localtime(0).tm_hour", "os.environ['TZ'] = 'XYZ-9'; time.tzset()"),
+    ("os.umask(0o077)", "os.umask(0o077)"),
+    ("signal.getitimer(signal.ITIMER_REAL)[0] > 0", "signal.alarm(1000)"),
+    ("signal.getitimer(signal.ITIMER_PROF)[0] > 0", "signal.setitimer(signal.ITIMER_PROF, 1000, 1000)"),
 ]
 
 
@@ -160,3 +164,8 @@ def test_a_process_is_used_again_although_its_first_working_directory_is_deleted
     assert twice(f"{trial}\nif number == 0: os.rmdir({str(first)!r})", before=f"os.chdir({str(first)!r})") == (
         f"{first}\nrestored\n/\nrestored\n"
     )
+
+
+def test_a_traceback_that_a_trial_wants_later_does_not_end_the_next_trial() -> None:
+    cancelled = "import faulthandler\nfaulthandler.cancel_dump_traceback_later = lambda: print('cancelled')"
+    assert twice("faulthandler.dump_traceback_later(1000, exit=True)", before=cancelled) == "cancelled\nrestored\n" * 2
