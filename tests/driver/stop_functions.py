@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -48,4 +49,9 @@ def where(number: int, metrics: dict[str, float]) -> bool:
 def waits_for_the_marker(number: int, metrics: dict[str, float]) -> bool:
     while not Path(os.environ["MARKER"]).exists():
         time.sleep(0.01)
+    return True
+
+
+def starts_a_process(number: int, metrics: dict[str, float]) -> bool:
+    Path(os.environ["MARKER"]).write_text(str(subprocess.Popen(["sleep", "1000"]).pid))
     return True

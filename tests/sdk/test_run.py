@@ -484,6 +484,11 @@ def test_ray_client_is_refused_before_anything_is_stored(
         ({"storage": "$SCRATCH/ckpts"}, "$SCRATCH/ckpts"),
         ({"storage": "~/ckpts"}, "~/ckpts"),
         ({"storage": "s3://bucket/ckpts"}, "s3://bucket/ckpts"),
+        ({"storage": "s3://bucket/my%20ckpts"}, "s3://bucket/my%20ckpts"),
+        ({"storage": Path("/data/my ckpts, 100%").as_uri()}, "file:///data/my ckpts, 100%"),
+        ({"checkpoint": {"storage": Path("/data/which?").as_uri()}}, "file:///data/which?"),
+        ({"run_config": ray.train.RunConfig(storage_path="file:///data/my%20ckpts")}, "file:///data/my ckpts"),
+        ({"storage": "/data/my%20ckpts"}, "/data/my%20ckpts"),
     ],
 )
 def test_a_relative_storage_is_one_of_the_callers_directory(

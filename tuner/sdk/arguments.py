@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from tuner.errors import SpecError
 from tuner.schedulers.from_ray import objective_of
@@ -75,11 +76,15 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _absolute(storage: Any) -> Any:
-    """Return the storage as an absolute path or URI.
+    """Return the storage as an absolute path or URI. In a ``file://`` URI, decode ``%20`` and the like.
 
-    Leave other values as they are; spec validation rejects them.
+    Leave other values as they are; spec validation rejects them. The storage of an experiment is not decoded, since it
+    may have been stored when names like ``my%20dir`` were created.
     """
-    return absolute(storage) if storage and isinstance(storage, str | os.PathLike) else storage
+    if not storage or not isinstance(storage, str | os.PathLike):
+        return storage
+    found = absolute(storage)
+    return unquote(found) if found.startswith("file://") else found
 
 
 def _with_storage(checkpoint: Any) -> Any:
@@ -115,7 +120,7 @@ def run_config(config: Any) -> dict[str, Any]:
         out["name"] = name
     storage = getattr(config, "storage_path", None)
     if storage and str(storage) != os.path.expanduser("~/ray_results"):  # Ray's default
-        out["storage"] = absolute(storage)
+        out["storage"] = _absolute(storage)
     if getattr(config, "storage_filesystem", None) is not None:
         raise SpecError("storage_filesystem has no counterpart; use storage='scheme://...' instead", "/run_config")
     if (stop := _plain(getattr(config, "stop", None))) is not None:

@@ -71,15 +71,15 @@ def package_of(record: ExperimentRecord) -> Path:
     return Path(record.spec.resolved["runtime_env"]["working_dir"].removeprefix("file://"))
 
 
-@pytest.mark.parametrize("own_storage", [False, True])
+@pytest.mark.parametrize("own_storage", [None, "its own", "whose?"])
 def test_a_package_is_deleted_with_the_last_experiment_that_uses_it(
-    service: Service, tmp_path: Path, own_storage: bool
+    service: Service, tmp_path: Path, own_storage: str | None
 ) -> None:
-    changes = {"checkpoint": {"storage": str(tmp_path / "its own")}} if own_storage else {}
+    changes = {"checkpoint": {"storage": str(tmp_path / own_storage)}} if own_storage else {}
     first, second = service.create(**changes), service.create(**changes)
     package = package_of(first)
     assert package == package_of(second)
-    assert package.is_relative_to(tmp_path / ("its own" if own_storage else "storage"))
+    assert package.is_relative_to(tmp_path / (own_storage or "storage"))
     service.age()
     service.delete(first)
     assert Packages(service.store).prune() == 0

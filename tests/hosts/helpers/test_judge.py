@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.driver import stop_functions
+from tests.trials.checks import gone, until
 from tuner.hosts.helpers.judge import Judge
 from tuner.schedulers.functions import NamedFunction, Unloaded, sealed
 from tuner.trials.checkpoints.packages import ship, unpacked
@@ -70,6 +71,14 @@ async def test_the_process_stays_warm_and_is_not_this_one(judge_of: Make, tmp_pa
     assert os.getpid() not in pids
     await judge.close()
     assert not Path(f"/proc/{pids.pop()}").exists()
+
+
+async def test_what_a_function_has_started_ends_with_the_process(judge_of: Make, tmp_path: Path) -> None:
+    judge = judge_of(named("starts_a_process"))
+    assert await ask(judge) == [{"stop": True}]
+    await judge.close()
+    pid = int((tmp_path / "marker").read_text())
+    until(lambda: gone(pid))
 
 
 async def test_an_exception_is_told_with_its_traceback(judge_of: Make) -> None:

@@ -18,10 +18,13 @@ from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.storage import Place, join, place
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "file URI", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where checkpoints are stored. The name of a local directory may contain a ``?``, which begins the query of an S3 URI."""
     if request.param == "local":
-        return str(tmp_path / "storage")
+        return str(tmp_path / "which?" / "storage")
+    if request.param == "file URI":
+        return f"file://{tmp_path}/which?/storage"
     return join(str(request.getfixturevalue("s3")), tmp_path.name)
 
 

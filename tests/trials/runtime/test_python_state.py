@@ -17,7 +17,7 @@ def twice(trial: str, *, before: str = "", imports: str = "", path: Path | None 
     imports: the code of the user's module, which runs once, before the first trial.
     """
     code = (
-        "import gc, logging, multiprocessing, os, socket, sys, tempfile\n"
+        "import gc, logging, multiprocessing, os, signal, socket, sys, tempfile, time\n"
         f"{textwrap.dedent(before)}\n"
         "from tuner.trials.runtime.python_state import PythonState\n"
         "state = PythonState()\n"
@@ -52,6 +52,10 @@ SETTINGS = [
     ("logging.root.level", "logging.basicConfig(level=1)"),
     ("os.environ.get('OF_THE_TRIAL')", "os.environ['OF_THE_TRIAL'] = 'x'"),
     ("sys.displayhook.__name__", "sys.displayhook = len"),
+    ("time.localtime(0).tm_hour", "os.environ['TZ'] = 'XYZ-9'; time.tzset()"),
+    ("os.umask(0o077)", "os.umask(0o077)"),
+    ("signal.getitimer(signal.ITIMER_REAL)[0] > 0", "signal.alarm(1000)"),
+    ("signal.getitimer(signal.ITIMER_PROF)[0] > 0", "signal.setitimer(signal.ITIMER_PROF, 1000, 1000)"),
 ]
 
 
@@ -146,3 +150,22 @@ def test_a_logger_that_is_set_up_in_the_first_trial_for_all_trials_keeps_its_han
         return logger
     """
     assert twice("get_logger().info('a line')", imports=cached) == "a line\nrestored\n" * 2
+
+
+def test_a_process_is_used_again_although_its_first_working_directory_is_deleted(tmp_path: Path) -> None:
+    """A host that is kept between two searches forks processes in the directory of the first, such as a temporary one."""
+    first, trials = tmp_path / "first", tmp_path / "trials"
+    first.mkdir()
+    trials.mkdir()
+    trial = f"print(os.getcwd())\nos.chdir({str(trials)!r})"
+    gone = f"os.chdir({str(first)!r})\nos.rmdir({str(first)!r})"
+    assert twice(trial, before=gone) == "/\nrestored\n" * 2
+    first.mkdir()
+    assert twice(f"{trial}\nif number == 0: os.rmdir({str(first)!r})", before=f"os.chdir({str(first)!r})") == (
+        f"{first}\nrestored\n/\nrestored\n"
+    )
+
+
+def test_a_traceback_that_a_trial_wants_later_does_not_end_the_next_trial() -> None:
+    cancelled = "import faulthandler\nfaulthandler.cancel_dump_traceback_later = lambda: print('cancelled')"
+    assert twice("faulthandler.dump_traceback_later(1000, exit=True)", before=cancelled) == "cancelled\nrestored\n" * 2

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.errors import SpecError
 from tuner.store import Store
 from tuner.trials.checkpoints import packages
-from tuner.trials.checkpoints.storage import place
+from tuner.trials.checkpoints.storage import place, split_query
 
 UNUSED_S = 3600.0
 """Seconds that a package is kept after its last use. Creating an experiment uses its packages, and takes less time than this."""
@@ -53,8 +53,8 @@ class Packages:
 
     def _named(self, uri: str) -> str:
         """Return the URI under which a package is kept, or will be. `uri` has only the hash of the content as its name."""
-        path, mark, query = uri.partition("?")
-        stem, end = path.removesuffix(".zip") + "-", f".zip{mark}{query}"
+        path, query = split_query(uri)
+        stem, end = path.removesuffix(".zip") + "-", f".zip{query}"
         if (found := self._used.find(stem, end)) is None:
             found = f"{stem}{secrets.token_hex(4)}{end}"
             self._used.add(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -12,6 +11,7 @@ from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import CAUSES, CheckpointInfo, Failure, FailureKind, Verdict
 from tuner.errors import SpecError
 from tuner.hosts.agents.leases import Lease
+from tuner.trials.checkpoints.storage import split_query
 from tuner.trials.runtime.function.code import resolve
 
 
@@ -107,7 +107,6 @@ def failure_of(lease: Lease, given: Mapping[str, Any]) -> Failure:
 
 def is_within(storage: str, uri: str) -> bool:
     """Return whether a URI is below an experiment's storage, and does not lead out of it by `..`, even if that is escaped."""
-    plain = unquote(uri.partition("?")[0])
-    below = storage.partition("?")[0].rstrip("/") + "/"
-    parts = re.split(r"[/\\]", plain)
-    return plain.startswith(below) and ".." not in parts and "." not in parts and posixpath.basename(plain) != ""
+    path, below = split_query(uri)[0], split_query(storage)[0].rstrip("/") + "/"
+    parts = re.split(r"[/\\]", unquote(path.removeprefix(below)))
+    return path.startswith(below) and ".." not in parts and "." not in parts and parts[-1] != ""

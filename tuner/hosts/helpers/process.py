@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -47,11 +48,15 @@ async def start_helper(
 
 
 async def end_helper(process: Process) -> int:
-    """Stop a helper process, unless it has already exited, and return its exit code."""
+    """Stop a helper process, unless it has already exited, and the processes that it has started. Return its exit code."""
+    in_use = process.returncode is None  # its id may have become that of another process otherwise
     with contextlib.suppress(ProcessLookupError):
-        if process.returncode is None and process.stdout is not None and not process.stdout.at_eof():
-            process.kill()
+        if in_use and process.stdout is not None and not process.stdout.at_eof():
+            os.killpg(process.pid, signal.SIGKILL)  # the helper leads a session, so the group has its id
     code = await process.wait()
+    if in_use:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
     if process.stdin is not None:
         process.stdin.close()
     return code

@@ -137,5 +137,6 @@ UPDATE {table} SET deleting_since = ? WHERE {key} = ? AND (deleting_since < ? OR
 
 
 def name_in(uri: str) -> str:
-    """Return the last part of a URI, without its query."""
-    return uri.partition("?")[0].rpartition("/")[2]
+    """Return the last part of a URI, without its query. A path on a disk has no query, but its names may contain ``?``."""
+    path = uri if uri.startswith("file://") else uri.partition("?")[0]
+    return path.rpartition("/")[2]

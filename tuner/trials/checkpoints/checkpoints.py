@@ -28,7 +28,7 @@ import xxhash
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
-from tuner.trials.checkpoints.storage import Place, difference, place, private_folder, sync_tree, walk
+from tuner.trials.checkpoints.storage import Place, difference, place, private_folder, split_query, sync_tree, walk
 
 _MANIFEST = ".manifest.json"
 _MARKER = ".committed"
@@ -308,7 +308,7 @@ def sweep(storage: str, known: Collection[str] | None = None) -> list[str]:
         known: the URIs of the checkpoints in the database, or None to keep all committed checkpoints.
     """
     root = place(storage)
-    names = None if known is None else {tuple(uri.partition("?")[0].rstrip("/").split("/")[-2:]) for uri in known}
+    names = None if known is None else {tuple(split_query(uri)[0].rstrip("/").split("/")[-2:]) for uri in known}
     removed = []
     for trial in root.folders():
         for name in (root / trial).folders():

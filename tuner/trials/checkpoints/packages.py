@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import CheckpointError, SpecError
-from tuner.trials.checkpoints.storage import join, place, unknown_scheme
+from tuner.trials.checkpoints.storage import join, place, split_query, unknown_scheme
 
 _SKIPPED = (".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _LIMIT = 500 << 20
@@ -86,7 +86,7 @@ def _unpacked(uri: Any, folder: str) -> str | None:
     os.makedirs(folder)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:  # a wheel is a zip file, too
         archive.extractall(folder)
-    if uri.partition("?")[0].endswith(".whl"):
+    if split_query(uri)[0].endswith(".whl"):
         return folder
     # Like Ray, strip a single top-level directory, beside which macOS may have put a directory of its own.
     inside = [os.path.join(folder, name) for name in os.listdir(folder) if name != "__MACOSX"]

@@ -39,8 +39,8 @@ class Place:
 
     def beside(self, suffix: str) -> Place:
         """Return the place with this suffix added to its name."""
-        base, mark, query = self.uri.partition("?") if self.remote is not None else (self.uri, "", "")
-        return Place(base.rstrip("/") + suffix + mark + query, self.path.rstrip("/") + suffix, self.remote)
+        base, query = split_query(self.uri)
+        return Place(base.rstrip("/") + suffix + query, self.path.rstrip("/") + suffix, self.remote)
 
     def read(self) -> bytes | None:
         """Return the content of this small file, or None if it does not exist."""
@@ -309,8 +309,16 @@ def _expanded(path: str) -> str:
 
 def join(uri: str, *names: str) -> str:
     """Append names to a URI or a path. A query such as ``?endpoint_override=...`` stays at the end."""
-    base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
-    return "/".join([base.rstrip("/"), *names]) + mark + query
+    base, query = split_query(uri)
+    return "/".join([base.rstrip("/"), *names]) + query
+
+
+def split_query(uri: str) -> tuple[str, str]:
+    """Split a URI before its query. A path on a disk has no query: there, a ``?`` belongs to the name of a file."""
+    if is_local(uri):
+        return uri, ""
+    base, mark, query = uri.partition("?")
+    return base, mark + query
 
 
 @lru_cache(maxsize=64)

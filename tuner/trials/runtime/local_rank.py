@@ -5,8 +5,8 @@ thread and imports no user code, so a fork is safe and takes milliseconds. It al
 exited.
 
 No process outlives the driver: the server exits when the driver does, and each rank is killed by the kernel, or kills
-itself, when the server exits. Processes that a rank has started are in the rank's process group, and are killed with
-it.
+itself, when the server exits. Processes that a rank has started are killed with it. Most are in the rank's process group.
+Those that have left it become children of the server when the rank exits (on Linux), and the server kills them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ import socket
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.report_socket import SocketDriver
@@ -32,6 +35,9 @@ from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 LOOK_S = 0.5
 """Seconds between the server's checks whether the driver is alive. A closed connection is noticed at once."""
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_STARTED_BY = "_TUNER_STARTED_BY_RANK"
+"""The environment variable by which the server finds the rank that has started a process. Its value is the rank's pid."""
 
 # -- a rank ----------------------------------------------------------------------------------------------------------------
 
@@ -95,6 +101,8 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    if libc is not None:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -128,18 +136,57 @@ def main() -> None:
         for pid in living:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, 0)  # then its children are those of the server
+        _end_orphans(set())
 
 
 def _reap(control: socket.socket, living: set[int]) -> None:
-    while living:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
         if not pid:
             return
+        if pid not in living:
+            continue  # a process that a rank has started
         living.discard(pid)
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)  # the processes that the rank has started
+        _end_orphans(living)
         ended = {"ended": pid, "status": os.waitstatus_to_exitcode(status)}
         control.sendall(json.dumps(ended).encode() + b"\n")
+
+
+def _end_orphans(living: set[int]) -> None:
+    """Kill the processes whose rank has exited, and those that they have started in turn, in whatever session they are.
+
+    A process without the variable that names its rank may belong to any rank, and is killed once no rank is left.
+    """
+    tried: set[int] = set()
+    while found := [pid for pid in _children() if pid not in living | tried and _is_orphan(pid, living)]:
+        for pid in found:
+            tried.add(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)  # then its children are those of the server
+
+
+def _children() -> list[int]:
+    """Return the children of the server, which has one thread."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:
+        return [process.pid for process in psutil.Process().children()]
+
+
+def _is_orphan(pid: int, living: set[int]) -> bool:
+    try:
+        rank = psutil.Process(pid).environ().get(_STARTED_BY)
+    except psutil.Error:
+        rank = None
+    return not living if rank is None else not (rank.isdecimal() and int(rank) in living)
 
 
 def _become_rank(
@@ -163,6 +210,7 @@ def _become_rank(
             os.close(pipe)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
+        os.environ[_STARTED_BY] = str(os.getpid())
         if "gpus" not in sys.argv[2:]:  # no trial requests a GPU; Ray hides GPUs from such trials too
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         serve(Link(connection))

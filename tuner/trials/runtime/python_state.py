@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import faulthandler
 import functools
 import gc
 import logging
 import multiprocessing
 import os
+import re
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 from tuner.trials.runtime.settings import Setting, attribute
 
 _STREAMS = ("stdin", "stdout", "stderr")
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)  # `signal.alarm` sets the first
 
 
 class PythonState:
@@ -30,7 +36,7 @@ class PythonState:
     def __init__(self) -> None:
         self._settings = _settings()
         self._values = self.read()
-        self._directory, self._path, self._argv = os.getcwd(), list(sys.path), list(sys.argv)
+        self._directory, self._path, self._argv = _directory(), list(sys.path), list(sys.argv)
         self._replaced: list[Any] = []
         self.handlers = _Handlers()
 
@@ -55,7 +61,8 @@ class PythonState:
 
     def restore(self) -> str | None:
         """Restore the state. Return None, or the reason why the process should not be reused."""
-        os.chdir(self._directory)
+        faulthandler.cancel_dump_traceback_later()  # it may also be set to end the process
+        _enter(self._directory)
         sys.path[:] = self._path
         sys.argv[:] = self._argv
         for name, (get, set_) in self._settings.items():
@@ -111,7 +118,11 @@ class _Handlers:
 def _settings() -> dict[str, Setting]:
     root = logging.getLogger()
     return {
+        "timers": (_running_timers, _stop_timers),
         "environment": (lambda: dict(os.environ), _set_environment),
+        # Comes after the environment, where `tzset` looks the time zone up.
+        "time zone": (lambda: (time.tzname, time.timezone, time.altzone), lambda zone: time.tzset()),
+        "umask": (_umask, os.umask),
         # init_process_group wraps the current hook, so the hooks would eventually nest too deeply. Some training scripts
         # wrap `print` in the same way.
         **{name: attribute(sys, name) for name in (*_STREAMS, "excepthook", "displayhook")},
@@ -136,6 +147,23 @@ def _settings() -> dict[str, Setting]:
     }
 
 
+def _directory() -> str:
+    """Return the working directory of this process. If it has been deleted, change to the root directory first."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return "/"
+
+
+def _enter(directory: str) -> None:
+    """Change to this directory, or to the root directory if it has been deleted since."""
+    try:
+        os.chdir(directory)
+    except FileNotFoundError:
+        os.chdir("/")
+
+
 def _put(variables: Any, name: str, value: str | None) -> None:
     if value is None:
         variables.pop(name, None)
@@ -147,6 +175,27 @@ def _set_environment(wanted: dict[str, str]) -> None:
     for name in os.environ.keys() - wanted.keys():
         del os.environ[name]
     os.environ.update(wanted)
+
+
+def _running_timers() -> list[bool]:
+    return [signal.getitimer(timer) != (0.0, 0.0) for timer in _TIMERS]
+
+
+def _stop_timers(wanted: list[bool]) -> None:
+    """Stop the timers that are not wanted, since their signals would end a later trial."""
+    for timer, runs in zip(_TIMERS, wanted, strict=True):
+        if not runs:
+            signal.setitimer(timer, 0)
+
+
+def _umask() -> int:
+    """Return the umask. Where only a change returns it, another thread may create a private file meanwhile."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE):
+            return int(found[1], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _set_filters(filters: list[Any]) -> None:

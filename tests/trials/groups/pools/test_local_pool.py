@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,32 @@ def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None
     bench.wait(bench.host.interrupt(old.segment_id, "stop"))
     assert first.result(60).kind == "left", "it is not killed"
     bench.close()
+
+
+def leaves_a_process(config: dict[str, Any]) -> None:
+    """End with a process in a session of its own, as servers and daemons start."""
+    report(pid=subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+    if config["end"] == "exits":
+        os._exit(3)
+    if config["end"] == "raises":
+        raise ValueError("a mistake")
+    time.sleep(1000)
+
+
+@pytest.mark.parametrize("end", ["exits", "raises", "is killed"])
+def test_a_process_in_a_session_of_its_own_ends_with_the_trial_that_has_started_it(
+    local_bench: LocalBench, end: str
+) -> None:
+    other, launch = (local_bench.launch(leaves_a_process, params={"end": how}) for how in ("hangs", end))
+    running = [local_bench.begin(one) for one in (other, launch)]
+    local_bench.wait_for_report(other)
+    local_bench.wait_for_report(launch)
+    if end == "is killed":
+        local_bench.call("kill", launch.segment_id, "seen enough")
+    assert running[1].result(60).kind == "failed"
+    kept, ended = (int(local_bench.reports(one)[0].metrics["pid"]) for one in (other, launch))
+    until(lambda: gone(ended))
+    assert not gone(kept), "its trial runs"
+    local_bench.call("kill", other.segment_id, "seen enough")
+    assert running[0].result(60).kind == "failed"
+    until(lambda: gone(kept))
