@@ -608,8 +608,14 @@ def test_a_redirect_is_explained_with_its_target(status: int) -> None:
                 ask()
 
 
-def test_another_patience_keeps_the_transport() -> None:
+def test_another_patience_keeps_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = httpx.Response(404, json={"detail": "from the transport", "errors": []})
-    client = elsewhere(missing).with_patience(0.1)
-    with client, pytest.raises(NotFound, match="from the transport"):
-        client.experiment("x").get()
+    first = elsewhere(missing)
+    assert first._transport is not None
+    closed = []
+    monkeypatch.setattr(first._transport, "close", lambda: closed.append(True))
+    with first:
+        with first.with_patience(0.1) as client, pytest.raises(NotFound, match="from the transport"):
+            client.experiment("x").get()
+        assert not closed, "it is the first client's"
+    assert closed

@@ -21,7 +21,7 @@ from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, TPESearch, from_json
 from tuner.search.base import SearcherContext, Suggestion
-from tuner.space import Space, grid_search, uniform
+from tuner.space import Space
 
 Asked = Callable[[str, BaseDistribution], Any]
 X = FloatDistribution(-5.0, 5.0)
@@ -212,13 +212,6 @@ def test_a_study_warms_up_our_own_searchers_too() -> None:
     earlier = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     earlier.optimize(lambda trial: (trial.suggest_float("x", -5, 5) - 2) ** 2, n_trials=3)
     assert [set(r["params"]) for r in TPESearch(warm_start=earlier).warm_start] == [{"x"}] * 3  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("search", ["random", "tpe"])
-def test_a_grid_is_refused(search: str) -> None:
-    space = {"a": grid_search([1, 2, 3]), "b": uniform(0, 1)}
-    with pytest.raises(SpecError, match=r"define_by_run cannot run a grid \(a\): use choice instead of grid_search"):
-        DefineByRunSearch(search).setup(task(space))
 
 
 @pytest.mark.parametrize("search", ["grid", "qmc", "cmaes", "nsgaii"])

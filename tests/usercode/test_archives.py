@@ -175,6 +175,9 @@ def test_packages_without_an_init_file_are_the_users_own_too(tmp_path: Path, mon
     }
     assert found["spaced/both.py"] == (tmp_path / "first/spaced/both.py").resolve()
     assert "spaced" not in sys.modules, "nothing is imported"
+    assert local_modules(cloudpickle.dumps("spaced spaced.missing")) == {}, "the texts name no module of it"
+    (tmp_path / "second/user_of_spaced.py").write_text("import spaced.other")
+    assert local_modules(cloudpickle.dumps(("spaced", "user_of_spaced"))).keys() >= {"spaced/other.py"}
     importlib.import_module("spaced.other")
     try:
         assert local_modules(None, ["spaced.inner.deep"]).keys() >= {"spaced/inner/deep.py", "spaced/other.py"}

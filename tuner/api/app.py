@@ -17,7 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tuner import __version__
 from tuner.api import problems
-from tuner.api.access.auth import Authenticate, PlainAddress, check_allowed, plain_address, secured
+from tuner.api.access.auth import Authenticate, PlainAddress, check_allowed, plain_networks, secured
 from tuner.api.access.guards import Guard
 from tuner.api.answers import with_models
 from tuner.api.context import Context
@@ -189,7 +189,8 @@ def create_app(
     app.add_middleware(PlainAddress)
     if settings.trusted_proxies:
         app.add_middleware(
-            ProxyHeadersMiddleware, trusted_hosts=[plain_address(one) for one in settings.trusted_proxies]
+            ProxyHeadersMiddleware,
+            trusted_hosts=[plain for one in settings.trusted_proxies for plain in plain_networks(one)],
         )
         app.add_middleware(PlainAddress)  # for the address of the proxy; the other one is for the address that it names
     return app

@@ -80,6 +80,7 @@ class Client:
         self.address = address_of(address)
         self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
+        self._borrows = False  # True if the transport is another client's, which closes it
         self._http = httpx.Client(
             base_url=self.address,
             headers=headers_of(token),
@@ -95,20 +96,23 @@ class Client:
 
     def close(self) -> None:
         """Close all connections to the service."""
-        self._http.close()
+        if not self._borrows:
+            self._http.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
 
     def with_patience(self, patience_s: float) -> Client:
         """Return a new client of the same service with another `patience_s`. It shares the `transport`, if one was given."""
-        return Client(
+        found = Client(
             self.address,
             token=self._token,
             timeout_s=self._timeout_s,
             patience_s=patience_s,
             transport=self._transport,
         )
+        found._borrows = self._transport is not None
+        return found
 
     def request(
         self,

@@ -51,7 +51,9 @@ def set_up(
     searches = spec.search.get("type") if parts.searcher is None else parts.searcher.TYPE
     if spec.num_samples is None and spec.limits.time_budget_s is None and searches != "grid":
         one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
-        once = one or not len(space) or space.has_grid
+        old = spec.resolved and "num_samples" not in spec.resolved  # the version before ran mixed grids 100 times
+        grid = space.has_grid and (not old or all(p.grid for p in space.parameters))
+        once = one or not len(space) or grid
         spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
         if not once:
             notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")

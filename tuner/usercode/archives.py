@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -108,7 +109,9 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
             in the pickle. This also finds modules that the function imports in its body.
         names: the names of further modules to include.
     """
-    waiting = [name.partition(".")[0] for name in (*names, *_texts(blob))]
+    texts = list(_texts(blob))
+    imported = {*(name.partition(".")[0] for name in names), *_imported(texts)}
+    waiting = [*imported, *(text.partition(".")[0] for text in texts)]
     known: set[str] = set()
     found: dict[str, Path] = {}
     while waiting:
@@ -116,9 +119,12 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
         if name in known:
             continue
         known.add(name)
-        files = _own_files(name)
+        files = _own_files(name, name in imported)
         found |= files
-        waiting += [used for path in files.values() if path.suffix == ".py" for used in imports_of(path)]
+        used = {used for path in files.values() if path.suffix == ".py" for used in imports_of(path)}
+        known -= used - imported  # as a mere text, the name of a folder was no reason to send it
+        imported |= used
+        waiting += used
     return found
 
 
@@ -129,29 +135,48 @@ def _texts(blob: bytes | None) -> Iterator[str]:
             yield from (part for part in value.split(" ") if _WORD.fullmatch(part))  # GLOBAL has "module name"
 
 
-def _own_files(name: str) -> dict[str, Path]:
-    """Return the files of a top-level module or package, or none if the module is not the user's own."""
-    if name in ("__main__", "tuner") or name in sys.builtin_module_names or name in sys.stdlib_module_names:
-        return {}
+def _imported(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the top-level names of texts such as "lib.util" that name a module of a namespace package."""
+    for text in texts:
+        name, _, rest = text.partition(".")
+        inner = rest.partition(".")[0]
+        if inner and any((folder / f"{inner}.py").is_file() or (folder / inner).is_dir() for folder in _folders(name)):
+            yield name
+
+
+def _folders(name: str) -> list[Path]:
+    """Return the folders of a namespace package, and of a folder beside the script that only looks like one."""
+    spec = _spec(name)
+    if spec is None or spec.origin is not None or not spec.submodule_search_locations:
+        return []
+    return [Path(folder).resolve() for folder in spec.submodule_search_locations]
+
+
+def _spec(name: str) -> ModuleSpec | None:
     try:
         loaded = sys.modules.get(name)
-        spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+        return loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _own_files(name: str, imported: bool) -> dict[str, Path]:
+    """Return the files of a top-level module or package, or none if the module is not the user's own.
+
+    A folder without ``__init__.py`` counts only if it is imported: its name may be that of a variable, as ``data`` or ``env``.
+    """
+    if name in ("__main__", "tuner") or name in sys.builtin_module_names or name in sys.stdlib_module_names:
         return {}
-    if spec is None:
-        return {}
-    if (
-        spec.origin is None and spec.submodule_search_locations
-    ):  # a namespace package, or a folder that only looks like one
-        folders = [Path(folder).resolve() for folder in spec.submodule_search_locations]
+    if folders := _folders(name):
         return {
             path: file
             for folder in reversed(folders)  # the first one counts, as for imports
-            if not _is_installed(folder)
+            if (imported or name in sys.modules) and not _is_installed(folder) and not (folder / "pyvenv.cfg").exists()
             for path, file in files_of(folder, f"{name}/").items()
             if file.suffix == ".py"
         }
-    if spec.origin is None or not spec.origin.endswith(".py"):
+    spec = _spec(name)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return {}
     origin = Path(spec.origin).resolve()
     if not origin.is_file() or _is_installed(origin):

@@ -111,7 +111,7 @@ function DownBanner() {
         .getAll()
         .some(
           (query) =>
-            query.getObserversCount() > 0 &&
+            query.isActive() &&
             query.meta?.["needsDriver"] !== true &&
             isDown(query.state.error ?? query.state.fetchFailureReason),
         ),

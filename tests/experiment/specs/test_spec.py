@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from tests.api.conftest import SPEC
 from tuner import schedulers
 from tuner import search as searchers
 from tuner.domain.experiment import CheckpointPolicy, Limits, Objective, Scaling, Spec
-from tuner.driver.assemble import Parts
+from tuner.driver.assemble import Parts, set_up
 from tuner.errors import SpecError
 from tuner.experiment.specs.spec import parse_spec
 from tuner.options import build
+from tuner.space import Space
 
 
 def errors(**changes: Any) -> dict[str, str]:
@@ -349,6 +351,26 @@ def test_a_scheduler_and_a_searcher_may_be_given_by_name() -> None:
     assert (named.scheduler, named.search) == ({"type": "fifo"}, {"type": "tpe"})
     with pytest.raises(SpecError, match="did you mean asha"):
         parse_spec({**SPEC, "scheduler": "ahsa"})
+
+
+def test_a_grid_is_refused_with_define_by_run() -> None:
+    space = {"a": {"type": "grid_search", "values": [1, 2]}, "b": {"type": "uniform", "lower": 0, "upper": 1}}
+    found = errors(
+        space=space, search={"type": "define_by_run", "search": {"type": "random"}}, scheduler={"type": "fifo"}
+    )
+    assert found["/search"].startswith("define_by_run cannot run a grid (a): use choice instead of grid_search")
+
+
+def test_a_grid_is_run_as_often_as_when_its_search_began() -> None:
+    """Earlier versions ran a grid beside other parameters 100 times if num_samples was not given, and recorded no number."""
+    plain = {"a": {"type": "grid_search", "values": [1, 2]}, "b": {"type": "uniform", "lower": 0, "upper": 1}}
+    data = {**copy.deepcopy(SPEC), "space": plain, "search": {"type": "random"}, "scheduler": {"type": "fifo"}}
+    for name in ("num_samples", "limits", "max_t"):
+        data.pop(name, None)
+    spec = parse_spec(data)
+    space = Space.from_json(plain)
+    older = replace(spec, resolved={name: value for name, value in spec.resolved.items() if name != "num_samples"})
+    assert [set_up(each, space)[0].num_samples for each in (spec, older)] == [1, 100]
 
 
 def test_a_searcher_of_the_user_counts_even_if_it_has_no_length() -> None:

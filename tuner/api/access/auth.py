@@ -425,6 +425,10 @@ class PlainAddress:
         await self._app(scope, receive, send)
 
 
+_EMBEDDED = ipaddress.IPv6Network("::ffff:0:0/96")
+"""The addresses of IPv6 that embed those of IPv4."""
+
+
 def plain_address(address: str) -> str:
     """Return an IPv4 address that is embedded in IPv6, such as ``::ffff:10.0.0.7``, in its own form. Return others unchanged."""
     if ":" in address:
@@ -432,6 +436,18 @@ def plain_address(address: str) -> str:
             found = ipaddress.IPv6Address(address).ipv4_mapped
             return address if found is None else str(found)
     return address
+
+
+def plain_networks(text: str) -> list[str]:
+    """Return an address or a network, and the network of the IPv4 addresses that it embeds, if it embeds any."""
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return [text]
+    if not isinstance(network, ipaddress.IPv6Network) or not network.overlaps(_EMBEDDED):
+        return [text]
+    first = int(network.network_address) & 0xFFFFFFFF
+    return [text, str(ipaddress.IPv4Network((first, max(0, network.prefixlen - _EMBEDDED.prefixlen))))]
 
 
 def source_of(scope: Scope) -> str:

@@ -247,14 +247,23 @@ def _resolved(spec: Spec, space: Space, parts: Parts, given: bool, errors: Error
         return {}
     neutral: dict[str, Any] = {name: part for name, part in _NEUTRAL.items() if name in wrong}
     try:
-        _, scheduler, searcher, _, _ = set_up(replace(spec, **neutral) if neutral else spec, space, parts)
+        whole, scheduler, searcher, _, _ = set_up(replace(spec, **neutral) if neutral else spec, space, parts)
     except SpecError as error:
         errors += [one for one in error.errors if field_of(one[0]) not in neutral]
         return {}
+    # Only new experiments are refused: a search of an earlier version goes on with a part of the grid.
+    if searcher.TYPE == "define_by_run" and (grids := [p.path for p in space.parameters if p.grid]):
+        message = (
+            f"define_by_run cannot run a grid ({', '.join(grids)}): use choice instead of grid_search; an objective that "
+            "asks an Optuna trial for its values always uses define_by_run"
+        )
+        errors.append(("/search", message))
     resolved: dict[str, Any] = {
         "scheduler": resolved_json(scheduler, given=given),
         "search": None if scheduler.PROPOSES else resolved_json(searcher, given=given),
     }
+    if space.has_grid and whole.num_samples != spec.num_samples:
+        resolved["num_samples"] = whole.num_samples
     if found := searcher.metric_constraints():
         resolved["constraints"] = as_option(found)
     if (budget := scheduler.budget_words()) is not None:

@@ -34,8 +34,6 @@ def read_mutations(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
         if isinstance(value, Mapping) and isinstance(value.get("function"), str) and len(value) == 1:
             yield path, Mutation(function=import_function(f"{AT}/{path}/function", value["function"]))
         elif isinstance(value, Mapping) and not isinstance(value.get("type"), str):
-            if not value:
-                raise SpecError("the object is empty", f"/{AT}/{path}")
             yield from read_mutations(value, path)
         elif isinstance(value, Mapping):
             yield path, Mutation(domain=_domain(path, value, json=True))

@@ -74,8 +74,13 @@ class Stopper(ABC):
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
         """Fold a fact into `state`."""
 
-    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:  # noqa: B027
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
         """Fold a report that lacks the objective into `state`. `record` is not called for such a report."""
+        if self.knows_objective(trial):
+            self.record_without(trial)
+
+    def record_without(self, trial: Trial) -> None:  # noqa: B027 - stoppers of users may have it
+        """Fold a report that lacks the objective into `state`, of a trial that has reported the objective before."""
 
     def knows_objective(self, trial: Trial) -> bool:
         """Return whether the trial has reported the objective, or all of them. A trial that ends before that fails."""

@@ -62,7 +62,7 @@ class UsersStopper(Stopper):
         if isinstance(fact, TrialReported):
             self._ask(trials[fact.trial])
 
-    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
         if self.knows_objective(trial):
             self._ask(trial)
 

@@ -100,7 +100,7 @@ class TimeStopper(Stopper):
         if isinstance(fact, TrialReported):
             self._note_time(trials[fact.trial], fact.time)
 
-    def record_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
         self._note_time(trial, time)
 
     def _note_time(self, trial: Trial, time: float) -> None:

@@ -66,13 +66,6 @@ class DefineByRunSearch(Searcher):
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
-        grids = [p.path for p in context.space.parameters if p.grid]
-        if grids:
-            message = (
-                f"define_by_run cannot run a grid ({', '.join(grids)}): use choice instead of grid_search; an objective that "
-                "asks an Optuna trial for its values always uses define_by_run"
-            )
-            raise SpecError(message, "/search")
         self._known = bool(context.space.parameters)
         points = context.points_to_evaluate
         if self._known:

@@ -9,7 +9,6 @@ communicating between milestones.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -246,7 +245,7 @@ class Session:
     # -- called by user code
 
     def report(self, metrics: Mapping[str, Any], *, step: int | None = None, checkpoint: Source | None = None) -> None:
-        if os.getpid() != self._pid:  # objects of Ray and Optuna keep a session, also in a forked process
+        if os.getpid() != self._pid:  # a fork shares the rank's connections, which would mix up what the two send
             raise _not_here("report")
         with self._reporting:
             self._report(metrics, step, checkpoint)
@@ -462,10 +461,6 @@ def activate(session: Session | None) -> None:
 
 def current() -> Session | None:
     return _current
-
-
-# A forked process shares the rank's connections, which would mix up what the two send.
-os.register_at_fork(after_in_child=functools.partial(activate, None))
 
 
 RANK_PROCESS = "_TUNER_RANK_PROCESS"

@@ -12,6 +12,7 @@ import {
   objectiveId,
   objectiveOf,
   positionOf,
+  recognized,
   stepped,
   valueAt,
   valueOf,
@@ -100,6 +101,15 @@ describe("what is chosen on the axes", () => {
     ]);
     const absent = conditionsOf(dimensions, { "model/depth": { of: [ABSENT] } }, shown, raw, { space, labels: {} });
     expect(absent).toEqual(["params.model/depth?=[null]"]);
+  });
+
+  it("is recognized in links of earlier versions, which had fewer digits", () => {
+    const space = { lr: { type: "choice", categories: [0.0001, 0.00012345, 1234567] } };
+    const trials = TRIALS.map((trial, i) => ({ ...trial, params: { lr: [0.0001, 0.00012345, 1234567][i % 3]! } }));
+    const dimensions = dimensionsOf(trials, { metric: "accuracy", space });
+    const of = (...labels: string[]) => recognized({ lr: { of: labels } }, dimensions)["lr"];
+    expect(of("1e-4", "1.23e-4")).toEqual({ of: ["0.0001", "0.00012345"] });
+    expect(of("1.23e6", "0.0001", ABSENT, "gone")).toEqual({ of: ["1234567", "0.0001", ABSENT, "gone"] });
   });
 
   it("includes categories that none of these trials has", () => {

@@ -56,6 +56,27 @@ function reached(trial: Trial, last?: string): number | undefined {
   return typeof value === "number" && Number.isFinite(value) ? value : undefined;
 }
 
+/**
+ * The selections with the categories as the axes have them. Links that were copied from earlier versions have numbers of three or four
+ * digits in their place, such as "1e-4" for 0.0001.
+ */
+export function recognized(brushes: Brushes, dimensions: readonly Dimension[]): Brushes {
+  const found = { ...brushes };
+  for (const { id, categories } of dimensions) {
+    const chosen = brushes[id];
+    if (!chosen || !("of" in chosen)) continue;
+    const of = chosen.of.flatMap((label) => {
+      if (categories.includes(label) || label.trim() === "") return [label];
+      const rounded = categories.filter((one) =>
+        [3, 4].some((n) => Number(Number(one).toPrecision(n)) === Number(label)),
+      );
+      return rounded.length > 0 ? rounded : [label];
+    });
+    found[id] = { of };
+  }
+  return found;
+}
+
 /** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
 export function positionOf(dimension: Dimension, value: number | string): number | null {
   if (value === ABSENT) return null;

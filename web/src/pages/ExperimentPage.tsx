@@ -7,7 +7,7 @@ import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
 import { experimentCall, trialsCall } from "../charts/copies";
-import { chosenWords, conditionsOf, dimensionsOf, matches, type Dimension } from "../charts/dimensions";
+import { chosenWords, conditionsOf, dimensionsOf, matches, recognized, type Dimension } from "../charts/dimensions";
 import { firstOf, frontsOf, HYPERVOLUME, pointsOf, ranksByFront } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
@@ -178,7 +178,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     () => (wanted ? dimensionsOf(trials, { metric: objective, objectives, space, labels, scope }) : NO_DIMENSIONS),
     [wanted, trials, objective, objectives, space, labels, scope],
   );
-  const brushes = useMemo(() => parseBrushes(brushText), [brushText]);
+  const brushes = useMemo(() => recognized(parseBrushes(brushText), dimensions), [brushText, dimensions]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
   const filtered = state !== null || dimensions.some((dimension) => brushes[dimension.id]);
   const shown = useMemo(

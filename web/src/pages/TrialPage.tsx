@@ -40,7 +40,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       ? ranksByFront(frontsOf(pointsOf(sample.items, objectives), objectives))
       : ranks(sample.items, mode, expectedOf(best));
   }, [sample, experiment]);
-  if (live.experiment.isError)
+  if (!experiment && live.experiment.isError)
     return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {

@@ -338,7 +338,7 @@ class State:
             )
             return [*facts, reported]
         if self.stopper is not None and trial.repeat_of is None and not segment.scored and not segment.leaving:
-            self.stopper.record_without(trial, event.metrics, event.time)
+            self.stopper.record_report_without(trial, event.metrics, event.time)
         return facts
 
     def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:

@@ -1,10 +1,14 @@
 import { Button } from "@mantine/core";
-import { notifyManager, QueryObserver, useQueryClient } from "@tanstack/react-query";
+import { notifyManager, QueryObserver, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Activity, Fragment, lazy, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
 import { api, ApiError } from "../../api/client";
+import { identity } from "./identity";
 import { useSession } from "./useSession";
 
 const SignInForm = lazy(() => import("./SignInForm"));
+
+/** The cache key of the time at which somebody signed out. The page is dropped then, with all that was typed. */
+const LEFT = ["left"];
 
 /**
  * Show the sign-in form instead of the page once the service has asked for a token. The page is hidden meanwhile, and its polls
@@ -13,14 +17,16 @@ const SignInForm = lazy(() => import("./SignInForm"));
 export function SignedIn({ children }: { children: ReactNode }) {
   const refused = useIsRefused();
   useKept(refused);
-  const name = useSession()?.name ?? null;
+  const session = useSession();
+  const who = session?.name ? identity(session) : null;
   const [last, setLast] = useState<string | null>(null);
-  if (name !== null && name !== last) setLast(name);
+  if (who !== null && who !== last) setLast(who);
   const [visit, setVisit] = useState(0);
+  const { data: left } = useQuery({ queryKey: LEFT, queryFn: () => 0, enabled: false, initialData: 0 });
   return (
     <>
       <Activity mode={refused ? "hidden" : "visible"}>
-        <Fragment key={visit}>{children}</Fragment>
+        <Fragment key={`${visit} ${left}`}>{children}</Fragment>
       </Activity>
       {refused && (
         <Suspense>
@@ -37,8 +43,8 @@ function useKept(hidden: boolean): void {
   useEffect(() => {
     if (!hidden) return;
     const queries = client.getQueryCache().getAll();
-    const ends = queries.map(({ queryKey }) =>
-      new QueryObserver(client, { queryKey, enabled: false }).subscribe(() => {}),
+    const ends = queries.map(({ queryKey, options }) =>
+      new QueryObserver(client, { ...options, queryKey, enabled: false }).subscribe(() => {}),
     );
     return () => ends.forEach((end) => end());
   }, [client, hidden]);
@@ -59,6 +65,7 @@ export function SignOut({ name }: { name: string }) {
   const leave = async () => {
     await api.signOut();
     await client.resetQueries();
+    client.setQueryData(LEFT, Date.now());
   };
   return (
     <Button

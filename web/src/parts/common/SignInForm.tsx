@@ -3,10 +3,11 @@ import { useQuery, useQueryClient, type QueryClient } from "@tanstack/react-quer
 import { useState, type FormEvent } from "react";
 import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
+import { identity } from "./identity";
 import { useTitle } from "./useTitle";
 
 interface SignInFormProps {
-  /** The name of whoever was signed in last; null if nobody was. */
+  /** The identity of whoever was signed in last; null if nobody was. */
   last: string | null;
   /** Called if somebody else signs in. */
   onOther: () => void;
@@ -26,8 +27,8 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
     event.preventDefault();
     setBusy(true);
     try {
-      const { name } = await api.signIn(token.trim());
-      if (last !== null && name !== last) {
+      const found = await api.signIn(token.trim());
+      if (last !== null && identity(found) !== last) {
         onOther();
         await client.resetQueries();
       } else await readAgain(client);
