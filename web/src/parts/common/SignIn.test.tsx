@@ -4,7 +4,7 @@ import { act, fireEvent, render, screen, waitFor } from "@testing-library/react"
 import { useState } from "react";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
-import { SignedIn } from "./SignIn";
+import { SignedIn, SignOut } from "./SignIn";
 
 afterEach(() => {
   vi.unstubAllGlobals();
@@ -100,6 +100,7 @@ describe("if a session ends while somebody types", () => {
           <textarea />
         </label>
         <button onClick={() => setOpened(true)}>Edit</button>
+        <SignOut name="me" />
         <Modal opened={opened} onClose={() => {}} title="A dialog">
           <TextInput label="Name" />
         </Modal>
@@ -108,12 +109,13 @@ describe("if a session ends while somebody types", () => {
   }
 
   let name: string | null = "me";
+  let role = "editor";
   let read: MockInstance<typeof api.experiments>;
 
   async function type() {
     vi.useFakeTimers({ shouldAdvanceTime: true });
-    name = "me";
-    vi.spyOn(api, "session").mockImplementation(() => Promise.resolve({ required: true, name } as never));
+    [name, role] = ["me", "editor"];
+    vi.spyOn(api, "session").mockImplementation(() => Promise.resolve({ required: true, name, role } as never));
     read = vi
       .spyOn(api, "experiments")
       .mockImplementation(() =>
@@ -122,7 +124,7 @@ describe("if a session ends while somebody types", () => {
           : Promise.resolve({ items: [] } as never),
       );
     vi.spyOn(api, "signIn").mockImplementation((token) =>
-      Promise.resolve({ required: true, name: (name = token) } as never),
+      Promise.resolve({ required: true, name: (name = token), role } as never),
     );
     render(
       <MantineProvider env="test">
@@ -136,8 +138,11 @@ describe("if a session ends while somebody types", () => {
     fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour of typing" } });
     fireEvent.click(screen.getByRole("button", { name: "Edit" }));
     fireEvent.change(await screen.findByLabelText("Name"), { target: { value: "digits-2" } });
+  }
+
+  async function ends() {
     name = null;
-    return screen.findByLabelText(/Token/);
+    await screen.findByLabelText(/Token/);
   }
 
   async function signIn(as: string) {
@@ -148,6 +153,7 @@ describe("if a session ends while somebody types", () => {
 
   test("the page and its dialog are hidden, and come back with the text", async () => {
     await type();
+    await ends();
     for (const label of ["Notes", "Name"]) {
       expect(screen.queryByLabelText(label)).not.toBeNull();
       expect(screen.queryByRole("textbox", { name: label })).toBeNull();
@@ -159,6 +165,7 @@ describe("if a session ends while somebody types", () => {
 
   test("the hidden page asks for nothing, and loses nothing in an hour", async () => {
     await type();
+    await ends();
     const before = read.mock.calls.length;
     await act(() => vi.advanceTimersByTimeAsync(3_600_000));
     expect(read.mock.calls.length).toBe(before);
@@ -170,8 +177,27 @@ describe("if a session ends while somebody types", () => {
 
   test("nobody else sees it", async () => {
     await type();
+    await ends();
     await signIn("ada");
     expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
     expect(screen.queryByLabelText("Name")).toBeNull();
+  });
+
+  test("nor does a token of the same name with other rights", async () => {
+    await type();
+    await ends();
+    role = "viewer";
+    await signIn("me");
+    expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
+  });
+
+  test("nothing of it is left after somebody has signed out", async () => {
+    await type();
+    vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve(void (name = null)) as never);
+    fireEvent.click(screen.getByText("me · sign out"));
+    await screen.findByLabelText(/Token/);
+    await waitFor(() => expect(screen.queryByLabelText("Notes")).toBeNull());
+    await signIn("me");
+    expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
   });
 });
