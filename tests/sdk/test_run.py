@@ -530,7 +530,7 @@ def test_a_driver_that_imports_code_of_the_users_is_not_kept(
     options: dict[str, Any], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Imported code may have changed by the next call."""
-    monkeypatch.setattr("tuner.sdk.run._drive", lambda *given: given[5])  # `keep`
+    monkeypatch.setattr("tuner.sdk.run._drive", lambda *given: given[6])  # `keep`
     found: Any = tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **options)
     assert found is kept
 

@@ -20,7 +20,7 @@ from tuner.trials.checkpoints.storage import Place, join, place
 
 @pytest.fixture(params=["local", "file URI", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where checkpoints are stored. The name of a local directory may contain a ``?``, which begins the query of an S3 URI."""
+    """Return where checkpoints are stored. A local directory may have a ``?`` in its name, which begins the query of an S3 URI."""
     if request.param == "local":
         return str(tmp_path / "which?" / "storage")
     if request.param == "file URI":
