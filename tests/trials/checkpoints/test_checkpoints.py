@@ -20,7 +20,7 @@ from tuner.trials.checkpoints.storage import Place, join, place
 
 @pytest.fixture(params=["local", "file URI", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where checkpoints are stored. A local directory may have a ``?`` in its name, which begins the query of an S3 URI."""
+    """Return where checkpoints are stored. A local directory may have a ``?`` in its name, which begins an S3 URI's query."""
     if request.param == "local":
         return str(tmp_path / "which?" / "storage")
     if request.param == "file URI":
