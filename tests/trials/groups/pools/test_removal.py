@@ -38,5 +38,6 @@ def test_a_placement_group_of_which_ray_tells_nothing_is_removed(
 ) -> None:
     monkeypatch.setattr(removal, "placement_group_table", lambda group: {})
     group = placement_group([{"CPU": 0.01}])
+    assert group.wait(60), "Ray would keep the CPU, and tests that want the whole machine would wait for it"
     removal.remove(group)
     assert placement_group_table(group)["state"] == "REMOVED"
