@@ -368,6 +368,29 @@ def test_reports_without_the_objective_count(stopper: Stopper, first: int, itera
     assert [trial.iteration for trial in whole.trials] == [iterations]
 
 
+class Counting(MaximumIterationStopper):
+    """A stopper as users wrote them for earlier versions, which told it only of the trial."""
+
+    def __init__(self) -> None:
+        super().__init__(9)
+        self.count = 0
+
+    def record_without(self, trial: Trial) -> None:
+        self.count += 1
+
+
+@pytest.mark.filterwarnings("ignore:the objective 'm' has not been reported yet")
+def test_a_stopper_for_earlier_versions_is_told_of_reports_after_the_first_objective() -> None:
+    stopper = Counting()
+
+    def seldom(config: dict[str, Any], checkpoint: Any) -> Any:
+        for step in range(1, 6):
+            yield Step({"train": 0.5, "m": 0.1} if step == 3 else {"train": 0.5})
+
+    simulate(seldom, SPACE, metric="m", mode="max", scheduler="fifo", num_samples=1, stop=stopper)
+    assert stopper.count == 2
+
+
 def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
     options: dict[str, Any] = {
         "metric": "m",

@@ -6,6 +6,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
+from tuner.trials.runtime import local_rank
+
 
 def test_the_server_ends_silently_if_the_script_ends_first() -> None:
     """A script with a mistake in its arguments ends before the server is ready. Its error must be the last thing it prints."""
@@ -17,3 +21,17 @@ def test_the_server_ends_silently_if_the_script_ends_first() -> None:
             command, pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60, check=False
         )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a process that was only forked is the server's, which names the rank of the outer search."""
+    monkeypatch.setenv(local_rank._STARTED_BY, "999999")
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not local_rank._is_orphan(child.pid, living={1})
+        assert local_rank._is_orphan(child.pid, living=set())
+        monkeypatch.setenv(local_rank._STARTED_BY, "999998")
+        assert local_rank._is_orphan(child.pid, living={1}), "another rank of this server has started it"
+    finally:
+        child.kill()
+        child.wait()
