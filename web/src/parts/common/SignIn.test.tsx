@@ -193,7 +193,7 @@ describe("if a session ends while somebody types", () => {
 
   test("nothing of it is left after somebody has signed out", async () => {
     await type();
-    vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve(void (name = null)) as never);
+    vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve(void (name = null)));
     fireEvent.click(screen.getByText("me · sign out"));
     await screen.findByLabelText(/Token/);
     await waitFor(() => expect(screen.queryByLabelText("Notes")).toBeNull());
