@@ -145,7 +145,7 @@ async def test_clients_of_ipv4_are_told_apart_on_a_socket_for_both_versions(
     assert [entry.address for _, entry in sqlite_store.access.trail()] == ["10.0.0.1"]
 
 
-@pytest.mark.parametrize("proxy", ["10.0.0.7", "10.0.0.0/8", "::ffff:10.0.0.7"])
+@pytest.mark.parametrize("proxy", ["10.0.0.7", "10.0.0.0/8", "::ffff:10.0.0.7", "::ffff:10.0.0.0/104", "::/0"])
 async def test_a_trusted_proxy_is_known_on_a_socket_for_both_versions(service: Service, proxy: str) -> None:
     async with service(client="::ffff:10.0.0.7", trusted_proxies=(proxy,)) as client:
         assert 429 not in await guess(client, lambda i: f"1.2.3.{i}")

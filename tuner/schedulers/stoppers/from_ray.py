@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tuner.domain.trial import Population, Trial
@@ -62,9 +62,8 @@ class UsersStopper(Stopper):
         if isinstance(fact, TrialReported):
             self._ask(trials[fact.trial])
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
-        if self.knows_objective(trial):
-            self._ask(trial)
+    def record_without(self, trial: Trial) -> None:
+        self._ask(trial)
 
     def _ask(self, trial: Trial) -> None:
         if self._error is not None:
