@@ -71,3 +71,10 @@ it("ranks a trial with several objectives by front, as the experiment's page doe
   open("/trials/trl_2");
   await screen.findByText("place 1 of 3");
 });
+
+it("keeps what is open if its experiment cannot be read again, as after the end of a session", async () => {
+  Object.assign(LIVE.experiment, { isError: true, error: new Error("a token is needed") });
+  open("/trials/trl_1");
+  fireEvent.click(await screen.findByText("trl_1 keeps nothing"));
+  expect(await screen.findByText("trl_1 keeps trl_1")).toBeTruthy();
+});
