@@ -90,6 +90,8 @@ describe("if a session ends while somebody types", () => {
       queryFn: () => api.experiments({}),
       refetchInterval: 1000,
       retry: false,
+      gcTime: 0,
+      meta: { needsDriver: true },
     });
     const [opened, setOpened] = useState(false);
     if (!data) return <p>waiting</p>;
@@ -110,6 +112,7 @@ describe("if a session ends while somebody types", () => {
 
   let name: string | null = "me";
   let role = "editor";
+  let client: QueryClient;
   let read: MockInstance<typeof api.experiments>;
 
   async function type() {
@@ -128,7 +131,7 @@ describe("if a session ends while somebody types", () => {
     );
     render(
       <MantineProvider env="test">
-        <QueryClientProvider client={new QueryClient()}>
+        <QueryClientProvider client={(client = new QueryClient())}>
           <SignedIn>
             <Form />
           </SignedIn>
@@ -173,6 +176,14 @@ describe("if a session ends while somebody types", () => {
     await waitFor(() => expect(read.mock.calls.length).toBe(before + 1));
     expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("an hour of typing");
     expect(screen.getByLabelText<HTMLInputElement>("Name").value).toBe("digits-2");
+  });
+
+  test("its requests keep their options, such as how long an answer is kept", async () => {
+    await type();
+    await ends();
+    await signIn("me");
+    const query = client.getQueryCache().find({ queryKey: ["experiments"] })!;
+    expect([query.gcTime, query.meta]).toEqual([0, { needsDriver: true }]);
   });
 
   test("nobody else sees it", async () => {
