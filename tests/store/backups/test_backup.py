@@ -134,6 +134,19 @@ def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, con
     assert not Path(other_url.removeprefix("sqlite:///")).exists()
 
 
+def test_a_backup_of_a_newer_version_replaces_nothing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    begin(sqlite_store)
+    copy = tmp_path / "copy"
+    backup(sqlite_url, copy)
+    with closing(sqlite3.connect(copy)) as newer, newer:
+        newer.execute("UPDATE alembic_version SET version_num = 'newer'")
+    later = sqlite_store.experiments.create(a_spec("later"))
+    with pytest.raises(StoreError, match="newer version of tuner .* upgrade tuner"):
+        restore(sqlite_url, copy, force=True)
+    assert sqlite_store.experiments.get(later.public_id).name == "later"
+    sqlite_store.check()
+
+
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")

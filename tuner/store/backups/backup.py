@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
 from tuner.store.sql.connect import sqlite_file
+from tuner.store.sql.migrate import is_known
 
 BUSY_S = 30.0
 """The time to wait for another process's transaction to end, in seconds."""
@@ -64,7 +65,8 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
 
     Raises:
         Conflict: The database has experiments, and `force` is not given.
-        StoreError: The file is not a complete backup, or another process uses the database.
+        StoreError: The file is not a complete backup, a newer version of tuner has written it, or another process uses the
+            database.
     """
     target = _file(url)
     if not source.is_file():
@@ -72,6 +74,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     with _errors(), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")
+        for (revision,) in read.execute("SELECT version_num FROM alembic_version"):
+            if not is_known(revision):
+                raise StoreError(f"{source} was written by a newer version of tuner (revision {revision}); upgrade tuner first")
         if target is None:
             _put_back_elsewhere(url, source, force)
             return

@@ -32,13 +32,19 @@ def scripts() -> Path:
 @functools.cache
 def head() -> str:
     """Return the newest revision, which is the only one in `migrations/versions` on which no other revision is based."""
-    texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
-    found: list[set[str]] = [
-        {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
-        for field in ("revision", "down_revision")
-    ]
-    [newest] = found[0] - found[1]
+    [newest] = _declared("revision") - _declared("down_revision")
     return newest
+
+
+def is_known(revision: str) -> bool:
+    """Return whether this version of tuner can migrate a database of this revision."""
+    return revision in _declared("revision")
+
+
+def _declared(field: str) -> set[str]:
+    """Return the values that this field has in the scripts in `migrations/versions`."""
+    texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
+    return {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
 
 
 def revision(engine: Engine) -> str | None:
