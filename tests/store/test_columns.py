@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
 from tuner.errors import SpecError
 from tuner.store import Store
-from tuner.store.columns import Filter
+from tuner.store.columns import Column, Filter
 from tuner.store.records import Training
 from tuner.store.writing.writer import Cursor
 
@@ -438,3 +439,17 @@ def test_fronts_sort_and_rank_the_trials_of_several_objectives(store: Store) -> 
     store.drivers.commit(made.id, epoch, Batch(log=[(17, a_report(2, 2))], trials=trials), T0)
     assert numbers(store, made.id, where=["front=1"]) == [2], "a new report changes the fronts of all trials"
     assert store.trials.sorted_page(made.id, where=["number<2"], fronts=True)[0].fronts == (2, 2)
+
+
+def test_one_long_text_takes_no_memory_for_the_others() -> None:
+    texts = ["x" * 20_000, *(f"trial {number} was stopped" for number in range(5_000))]
+    tracemalloc.start()
+    try:
+        column = Column.of(texts)
+        found = column.fits(Filter.parse("reason~4999 was"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+    assert found.nonzero()[0].tolist() == [5_000]
+    assert [column.value(at) for at in (0, 5_000)] == [texts[0], texts[-1]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,37 +89,37 @@ class Column:
     """
 
     keys: Floats
-    words: NDArray[np.str_] | None = None
+    words: Sequence[str] | None = None
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Column:
         if all(value is None or isinstance(value, int | float) for value in values):
             return cls(np.array([math.nan if value is None else value for value in values], np.float64))
-        texts = np.array(["" if v is None else v if isinstance(v, str) else dumps(v) for v in values], np.str_)
-        words, codes = np.unique(texts, return_inverse=True)
-        keys = codes.astype(np.float64)
-        keys[[value is None for value in values]] = math.nan
-        return cls(keys, words)
+        # An array of texts would take the memory of its longest text for each of them.
+        texts = [v if v is None or isinstance(v, str) else dumps(v) for v in values]
+        words = sorted({text for text in texts if text is not None})
+        codes = {word: code for code, word in enumerate(words)}
+        return cls(np.array([math.nan if text is None else codes[text] for text in texts], np.float64), words)
 
     def key(self, value: str | float) -> float:
         """Return the number that encodes a value. A text that no trial has gets a number between those of its neighbors."""
         if self.words is None:
             return float(value)
-        at = int(np.searchsorted(self.words, str(value)))
+        at = bisect_left(self.words, str(value))
         return float(at) if at < len(self.words) and self.words[at] == value else at - 0.5
 
     def value(self, at: int) -> str | float | None:
         key = self.keys[at]
         if np.isnan(key):
             return None
-        return float(key) if self.words is None else str(self.words[int(key)])
+        return float(key) if self.words is None else self.words[int(key)]
 
     def fits(self, condition: Filter) -> NDArray[np.bool_]:
         if condition.operator == "~":
             if self.words is None:
                 raise SpecError(f"{condition.name} is a number; ~ works only on text", "/where")
-            inside = np.char.find(np.char.lower(self.words), condition.value.lower()) >= 0
-            return np.isin(self.keys, np.flatnonzero(inside))
+            wanted = condition.value.lower()
+            return np.isin(self.keys, [code for code, word in enumerate(self.words) if wanted in word.lower()])
         if condition.operator == "?=":
             return self._among(condition)
         try:
