@@ -441,6 +441,12 @@ def test_fronts_sort_and_rank_the_trials_of_several_objectives(store: Store) -> 
     assert store.trials.sorted_page(made.id, where=["number<2"], fronts=True)[0].fronts == (2, 2)
 
 
+def test_a_list_that_is_nested_too_deeply_is_refused(sqlite_store: Store) -> None:
+    made, *_ = seven(sqlite_store)
+    with pytest.raises(SpecError, match="expected a JSON list"):
+        sqlite_store.trials.sorted_page(made.id, where=["params.lr?=" + "[" * 2_000])
+
+
 def test_one_long_text_takes_no_memory_for_the_others() -> None:
     texts = ["x" * 20_000, *(f"trial {number} was stopped" for number in range(5_000))]
     tracemalloc.start()

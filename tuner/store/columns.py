@@ -136,7 +136,7 @@ class Column:
         """Return a mask of the values that are in the condition's JSON list. A null in the list matches missing values."""
         try:
             wanted = json.loads(condition.value)
-        except ValueError:
+        except (ValueError, RecursionError):
             wanted = None
         if not isinstance(wanted, list):
             raise SpecError(f"expected a JSON list after {condition.name}?=, got {condition.value!r}", "/where")
