@@ -48,6 +48,15 @@ def test_fronts_are_those_of_comparing_every_pair(modes: tuple[str, ...]) -> Non
         assert fronts(values, modes).tolist() == expected.tolist()
 
 
+def test_one_objective_compares_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.array([[0.3], [0.1], [math.nan], [0.3], [math.inf], [0.2]])
+    assert same(fronts(values, ["max"]), by_definition(values, ["max"]))
+    assert same(fronts(values, ["min"]), by_definition(values, ["min"]))
+    # Comparing the rows of a search with 100,000 trials took 16 s.
+    monkeypatch.setattr(module, "_placed", None)
+    assert same(fronts(values, ["max"]), [1, 3, math.nan, 1, math.nan, 2])
+
+
 def test_a_row_without_every_value_is_on_no_front() -> None:
     values = np.array([[1.0, 2.0], [math.nan, 0.0], [0.5, math.inf], [0.5, 1.0], [0.4, 1.0]])
     found = fronts(values, ("max", "min"))

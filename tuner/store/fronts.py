@@ -141,6 +141,9 @@ def _sorted(costs: Floats) -> Floats:
         return found
     # Sorted, so that a row can be dominated only by rows before it, whose first cost is not higher.
     rows, inverse = np.unique(costs[finite], axis=0, return_inverse=True)
+    if costs.shape[1] == 1:  # each distinct cost is a front of its own
+        found[finite] = inverse.reshape(-1) + 1
+        return found
     place = {2: _placed_by_two, 3: _placed_by_three}.get(costs.shape[1], _placed)
     found[finite] = np.array(place(rows[:, 1:]))[inverse.reshape(-1)]
     return found
