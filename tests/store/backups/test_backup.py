@@ -19,6 +19,7 @@ from tuner.store import Store
 from tuner.store.backups import backup as backup_of
 from tuner.store.backups.backup import backup, restore
 from tuner.store.service.access import Role
+from tuner.store.sql import connect as connections
 from tuner.store.sql.connect import connect
 from tuner.store.sql.tables import metadata
 
@@ -235,3 +236,21 @@ def test_a_backup_of_sqlite_moves_to_postgresql(
     backup(sqlite_url, tmp_path / "copy")
     restore(postgres_url, tmp_path / "copy")
     assert rows(postgres_url) == rows(sqlite_url)
+
+
+@pytest.mark.postgres
+def test_a_backup_of_postgresql_may_be_on_a_network_disk(
+    postgres_url: str, other_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(postgres_url) as store:
+        made, *_ = begin(store)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setattr(
+        connections, "file_system", lambda path, _mounts: ("nfs4", "/disk") if disk in path.parents else ("ext4", "/")
+    )
+    backup(postgres_url, disk / "copy")
+    assert [path.name for path in disk.iterdir()] == ["copy"]
+    restore(other_url, disk / "copy")
+    with Store.open(other_url) as store:
+        assert store.experiments.get(made.public_id).last_event_seq == 3

@@ -5,7 +5,9 @@ Both have the same tables, so the file is itself a tuner database. Values are co
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -37,7 +39,11 @@ def export(url: str, target: Path) -> None:
             found = migrate.revision(source)
         if found != migrate.head():
             raise StoreError(f"{shown_url(url)} does not have the tables of this version; run `tuner migrate` first")
-        _make(target)
+        with tempfile.TemporaryDirectory(prefix="tuner-backup-") as folder:
+            # The target may be on a network disk, which is no place for a write-ahead log.
+            empty = Path(folder) / "empty.db"
+            _make(empty)
+            shutil.copyfile(empty, target)
         with (
             translated("postgresql"),
             source.connect().execution_options(isolation_level="REPEATABLE READ", stream_results=True) as read,
@@ -50,7 +56,6 @@ def export(url: str, target: Path) -> None:
                 for rows in _rows_of(read, table, names):
                     write.executemany(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})", rows)
             write.commit()
-            write.execute("PRAGMA journal_mode = DELETE")
     finally:
         source.dispose()
 
@@ -86,12 +91,14 @@ def reading(source: Path) -> sqlite3.Connection:
 
 
 def _make(target: Path) -> None:
-    """Make an SQLite file with the tables of this version."""
+    """Make an SQLite file with the tables of this version, or migrate a file to them. Leave no write-ahead log beside it."""
     engine = connect(URL.create("sqlite", database=str(target)), "NORMAL")
     try:
         migrate.migrate(engine)
     finally:
         engine.dispose()
+    with closing(sqlite3.connect(target)) as write:
+        write.execute("PRAGMA journal_mode = DELETE")
 
 
 def _rows_of(connection: Connection, table: Table, names: list[str]) -> Iterator[list[Any]]:
@@ -126,6 +133,4 @@ def migrated(source: Path, folder: Path) -> Path:
     with closing(reading(source)) as read, closing(sqlite3.connect(copy)) as write:
         read.backup(write)
     _make(copy)
-    with closing(sqlite3.connect(copy)) as write:
-        write.execute("PRAGMA journal_mode = DELETE")
     return copy
