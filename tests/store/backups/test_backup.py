@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -146,6 +148,25 @@ def test_a_backup_of_a_newer_version_replaces_nothing(sqlite_store: Store, sqlit
         restore(sqlite_url, copy, force=True)
     assert sqlite_store.experiments.get(later.public_id).name == "later"
     sqlite_store.check()
+
+
+def test_a_backup_needs_no_hard_links(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems such as exFAT, and many network disks, have none."""
+    begin(sqlite_store)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert backup(sqlite_url, tmp_path / "copy") > 0
+    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"]
+
+
+def test_a_backup_names_the_folder_that_is_missing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no folder .*missing"):
+        backup(sqlite_url, tmp_path / "missing" / "copy")
 
 
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:

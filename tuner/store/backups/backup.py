@@ -35,6 +35,8 @@ def backup(url: str, target: Path) -> int:
         raise StoreError(f"there is no database at {source}")
     if target.exists():
         raise Conflict(f"{target} already exists; a backup never replaces a file")
+    if not target.parent.is_dir():
+        raise StoreError(f"{target} cannot be written: there is no folder {target.parent}")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if source is None:
@@ -42,7 +44,9 @@ def backup(url: str, target: Path) -> int:
                 exchange.export(url, partial)
         else:
             _copy(source, partial)
-        os.link(partial, target)  # fails if another process has created the file in the meantime
+        # Not every file system has hard links, which could do both at once.
+        target.open("x").close()  # fails if another process has created the file in the meantime
+        partial.replace(target)
     except FileExistsError:
         raise Conflict(f"{target} already exists; a backup never replaces a file") from None
     except OSError as error:
