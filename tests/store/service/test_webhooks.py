@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.store.examples import T0, a_report, a_spec, begin
@@ -13,6 +15,7 @@ from tuner.domain.trial import Trial
 from tuner.errors import NotFound, SpecError
 from tuner.store import ExperimentRecord, Store
 from tuner.store.service.webhooks import EVENTS, MAX_WEBHOOKS, DeliveryRecord
+from tuner.store.sql.database import Database
 
 URL = "https://example.com/hook"
 Made = tuple[ExperimentRecord, int, list[Trial]]
@@ -155,6 +158,27 @@ def test_a_changed_webhook_is_told_nothing_of_what_it_did_not_ask_for(sqlite_sto
         other.webhooks.change(hook, events=["trial.failed"])
         other.webhooks.collect()
         assert told(other, hook) == []
+
+
+def test_a_webhook_that_is_created_during_a_collection_misses_nothing(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.webhooks.create(URL, ["trial.failed"])
+    made = begin(store)
+    created: list[str] = []
+    transaction = Database.cursor
+
+    def cursor(database: Database) -> Any:
+        if database is store._database and not created:
+            with Store.open(database_url) as other:
+                created.append(other.webhooks.create(URL, ["experiment.completed"]).public_id)
+                commit(other, made, [(4, a_report(0, 1))], ExperimentState.COMPLETED)
+        return transaction(database)
+
+    monkeypatch.setattr(Database, "cursor", cursor)
+    for _ in range(2):
+        store.webhooks.collect()
+    assert told(store, created[0]) == ["experiment.completed"]
 
 
 def test_a_new_webhook_hides_no_event_from_the_others(store: Store) -> None:

@@ -333,10 +333,11 @@ class Webhooks:
 
         advance: move every cursor, also where there is nothing to send.
         """
-        hooks = Webhooks(self._database).all()
-        if not hooks:
-            return []
-        with self._database.cursor() as (cursor, _):
+        with self._database.cursor() as (cursor, connection):
+            # Read in one transaction, so that a webhook that is created in the meantime is told of what happens afterwards.
+            hooks = [_webhook(row) for row in connection.execute(select(webhook).order_by(webhook.c.id.desc()))]
+            if not hooks:
+                return []
             changed = [_changed(row) for row in cursor.rows(_CHANGED)]
             found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
         for one, (place, rows) in zip(changed, found, strict=True):
