@@ -160,6 +160,19 @@ class TestExperiments:
         orders = descending if sort.startswith("-") else ascending
         assert seen == orders[sort.removeprefix("-")].split()
 
+    @pytest.mark.parametrize("sort", SORTED_BY)
+    def test_an_order_parses_no_spec_again_and_again(self, store: Store, sort: str) -> None:
+        """To sort 10,000 experiments by a method that was parsed dozens of times took 13 s."""
+        for name in "ab":
+            store.experiments.create(a_spec(name, search={"type": "random"}))
+        token = store.experiments.page(sort=sort, page_size=1).next_token
+        sent: list[str] = []
+        engine = store._database.engine
+        listen(engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+        store.experiments.page(sort=sort, page_size=1, page_token=token)
+        [statement] = [one for one in sent if "SELECT" in one]
+        assert statement.count("experiment.spec") <= 1 + 4, "the column itself, and each type that makes up the method"
+
     @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "\0", "\ud800", "\\u0000 NaN"])
     def test_a_parameter_that_a_database_does_not_take_as_json_breaks_no_order(self, store: Store, value: Any) -> None:
         for name, best, params in (("a", 0.5, {"clip": value}), ("b", 0.25, {"clip": 1.0})):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
+from sqlalchemy import CTE, JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec
 from tuner.domain.states import ExperimentState, TrialState
@@ -292,20 +292,45 @@ class Experiments:
             return page(connection, query.order_by(experiment.c.id.desc()), page_size, record, lambda found: found.id)
 
     def _sorted(self, query: Select[Any], sort: str, size: int, token: str | None) -> Page[ExperimentRecord]:
-        column, descending = self._sort_key(sort.removeprefix("-")), sort.startswith("-")
+        name, descending = sort.removeprefix("-"), sort.startswith("-")
+        if name == "method":  # the only column whose expression names its parts several times
+            kinds = self._materialized(query, **self._kinds())
+            query = query.join(kinds, kinds.c.id == experiment.c.id)
+            key = _method(kinds)
+        else:
+            key = self._sort_key(name)
+        keys = self._materialized(query, sort_key=key)
+        column = keys.c.sort_key
+        ordered = select(*COLUMNS, column).join(keys, keys.c.id == experiment.c.id)
         if token is not None:
             last = decoded(token, sort, column.type.python_type)
-            query = query.where(behind(column, descending, experiment.c.id, last))
-        ordered = query.add_columns(column.label("sort_key")).order_by(
-            column.is_(None), column.desc() if descending else column, experiment.c.id.desc()
-        )
+            ordered = ordered.where(behind(column, descending, experiment.c.id, last))
+        ordered = ordered.order_by(column.is_(None), column.desc() if descending else column, experiment.c.id.desc())
         with self._database.read() as connection:
             rows = connection.execute(ordered.limit(size + 1)).mappings().all()
         read = [dict(row) for row in rows]
-        keys = [row.pop("sort_key") for row in read]
+        values = [row.pop("sort_key") for row in read]
         found = [record(row) for row in read[:size]]
-        following = encoded(sort, Place(keys[size - 1], found[-1].id)) if len(read) > size else None
+        following = encoded(sort, Place(values[size - 1], found[-1].id)) if len(read) > size else None
         return Page(tuple(found), following)
+
+    def _materialized(self, query: Select[Any], **columns: ColumnElement[Any]) -> CTE:
+        """Return the ids of the experiments in a query with further columns, which the database computes once for each.
+
+        Otherwise it computes an expression again wherever the statement names it, and some of them parse a spec.
+        """
+        labelled = [column.label(name) for name, column in columns.items()]
+        return query.with_only_columns(experiment.c.id, *labelled).cte().prefix_with("MATERIALIZED")
+
+    def _kinds(self) -> dict[str, ColumnElement[Any]]:
+        """Return the types of the searcher and the scheduler in the spec, and of those that were chosen for it."""
+        spec = self._json(experiment.c.spec)
+        return {
+            "search": spec["search", "type"].as_string(),
+            "scheduler": spec["scheduler", "type"].as_string(),
+            "resolved_search": spec["resolved", "search", "type"].as_string(),
+            "resolved_scheduler": spec["resolved", "scheduler", "type"].as_string(),
+        }
 
     def _sort_key(self, name: str) -> ColumnElement[Any]:
         """Return the SQL expression by which to sort, given the name of a column in the list."""
@@ -319,16 +344,6 @@ class Experiments:
                 return func.coalesce(c.started_at, c.created_at)
             case "duration":
                 return c.ended_at - c.started_at - c.paused_s
-            case "method":
-                spec = self._json(c.spec)
-                resolved = spec["resolved", "scheduler", "type"].as_string()
-                scheduler = func.coalesce(resolved, spec["scheduler", "type"].as_string())
-                search = case(
-                    (resolved.is_(None), spec["search", "type"].as_string()),
-                    else_=spec["resolved", "search", "type"].as_string(),
-                )
-                both = search + " + " + scheduler
-                return type_coerce(case((func.coalesce(search, scheduler) == scheduler, scheduler), else_=both), Text)
             case "best":
                 best: ColumnElement[Any] = self._json(c.best)["value"].as_float()
                 return best
@@ -487,6 +502,14 @@ class Experiments:
         with self._database.read() as connection:
             rows = [dict(row) for row in connection.execute(query).mappings()]
         return {row.pop("id"): Progress(**row) for row in rows}
+
+
+def _method(kinds: CTE) -> ColumnElement[Any]:
+    """Return the SQL expression for the types of the searcher and the scheduler; see `Experiments._kinds`."""
+    scheduler = func.coalesce(kinds.c.resolved_scheduler, kinds.c.scheduler)
+    search = case((kinds.c.resolved_scheduler.is_(None), kinds.c.search), else_=kinds.c.resolved_search)
+    both = search + " + " + scheduler
+    return type_coerce(case((func.coalesce(search, scheduler) == scheduler, scheduler), else_=both), Text)
 
 
 def _stale(present: int, given: int) -> Stale:
