@@ -80,7 +80,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             raise StoreError(f"{source} is not a complete backup of a tuner database")
         for (revision,) in read.execute("SELECT version_num FROM alembic_version"):
             if not is_known(revision):
-                raise StoreError(f"{source} was written by a newer version of tuner (revision {revision}); upgrade tuner first")
+                raise StoreError(
+                    f"{source} was written by a newer version of tuner (revision {revision}); upgrade tuner first"
+                )
         if target is None:
             _put_back_elsewhere(url, source, force)
             return
