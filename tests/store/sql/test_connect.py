@@ -11,6 +11,7 @@ from tuner.domain.batch import Batch, Entry
 from tuner.errors import Retryable, StoreError
 from tuner.store import Store, StoreUnavailable
 from tuner.store.sql import connect as module
+from tuner.store.sql import database
 
 MOUNTS = """
 /dev/root / ext4 rw 0 0
@@ -118,6 +119,25 @@ def test_a_broken_connection_is_replaced(postgres_url: str) -> None:
             store.experiments.create(a_spec())
         second = store.experiments.create(a_spec())
         assert [e.public_id for e in store.experiments.page().items] == [second.public_id, first.public_id]
+
+
+@pytest.mark.postgres
+def test_a_connection_that_broke_while_it_was_idle_fails_no_write(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that nobody has used since the server was started again writes at once."""
+    import psycopg
+
+    monkeypatch.setattr(database, "IDLE_S", 0.0)
+    with Store.open(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as admin:
+        names = ["first", "second", "third"]
+        for name in names:
+            store.experiments.create(a_spec(name))
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+        assert [one.name for one in store.experiments.page().items] == names[::-1]
 
 
 @pytest.mark.postgres

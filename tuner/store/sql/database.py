@@ -25,6 +25,9 @@ T = TypeVar("T")
 INCREMENTAL = 2
 """The value of SQLite's auto_vacuum for files that can shrink on request."""
 
+IDLE_S = 5.0
+"""Seconds after which a connection to PostgreSQL is tested before the next write. The pool tests those for reading at each use."""
+
 KEPT_PAGES = 256
 """The number of free pages that are kept in an SQLite file for new rows. A page has 4 KiB."""
 
@@ -131,6 +134,7 @@ class Database:
         self.backend = engine.dialect.name  # sqlite | postgresql
         self._lock = threading.Lock()
         self._write_connection: Any = None
+        self._written_at = 0.0  # when that connection was last used, by the monotonic clock
         self._file: tuple[int, int] | None = None  # SQLite's file, once this process has opened it
         if self.backend == "sqlite":
             event.listen(engine, "connect", self._note_file)
@@ -195,6 +199,8 @@ class Database:
         """
         with self._lock, translated(self.backend):
             self._check_file()
+            if self.backend == "postgresql" and clock.monotonic() - self._written_at > IDLE_S:
+                self._drop_if_cut()
             if self._write_connection is None:
                 self._write_connection = self.engine.raw_connection()
             raw = self._write_connection.driver_connection
@@ -206,6 +212,7 @@ class Database:
                 if (commits := _commits.get()) is not None:
                     commits.tried = True  # a commit that raises an error may have succeeded
                 raw.commit()
+                self._written_at = clock.monotonic()
             except BaseException:
                 self._roll_back(raw)
                 raise
@@ -396,6 +403,17 @@ class Database:
         try:
             raw.rollback()
         except Exception:  # the connection is gone; the next transaction gets a new one
+            self._drop_write_connection()
+
+    def _drop_if_cut(self) -> None:
+        """Drop the connection for writing if it does not work any more, so that the next write gets a new one."""
+        if self._write_connection is None:
+            return
+        raw = self._write_connection.driver_connection
+        try:
+            raw.execute("SELECT 1")
+            raw.rollback()
+        except Exception:
             self._drop_write_connection()
 
     def _drop_write_connection(self) -> None:
