@@ -24,6 +24,7 @@ from tuner.domain.events import ModelFitted
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.store import Store
+from tuner.store.writing.writer import Writer
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -254,3 +255,27 @@ def test_a_server_does_not_wait_for_open_streams(server: str, sqlite_store: Stor
         client.build_request("GET", f"{server}/api/v1/experiments/{made.public_id}/events"), stream=True
     )
     assert next(events(response.iter_lines()))[1] == "driver_started"
+
+
+@pytest.mark.parametrize("form", ["events", "changes"])
+def test_a_stream_of_what_is_being_deleted_ends_and_the_others_go_on(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    path = f"{server}/api/v1/experiments"
+    other, epoch, _ = begin(sqlite_store)
+    made, last, trials = begin(sqlite_store)
+    with (
+        httpx.stream("GET", f"{path}/{other.public_id}/events?after=3", timeout=20) as kept,
+        httpx.stream("GET", f"{path}/{made.public_id}/{form}?after=3", timeout=20) as ending,
+    ):
+        found, lines = events(kept.iter_lines()), ending.iter_lines()
+        assert (next(found)[1], next(events(lines))[0]) == ("experiment", 3)
+        # The last report and the beginning of the deletion come between two polls.
+        with sqlite_store._database.write() as cursor:
+            Writer(cursor, made.id, last).write(cursor, Batch(log=[(4, a_report(0, 1))], trials=trials), T0 + 2)
+            cursor.execute(
+                "DELETE FROM segment WHERE trial_id IN (SELECT id FROM trial WHERE experiment_id = ?)", (made.id,)
+            )
+        assert list(events(lines)) == []
+        sqlite_store.drivers.commit(other.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=[]), T0 + 2)
+        assert next(found)[1] == "reported"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.store.examples import T0, begin
+from tests.store.examples import T0, a_report, begin
+from tuner.domain.batch import Batch, Entry
 from tuner.domain.logs import LogChunk
-from tuner.store import Store
+from tuner.errors import NotFound
+from tuner.store import Bookmark, Store, removal
 from tuner.store.sql.database import KEPT_PAGES
 
 
@@ -61,3 +64,39 @@ def test_a_file_without_incremental_vacuum_is_left_as_it_is(file: Path) -> None:
         with store._database.cursor() as (cursor, _):
             assert cursor.value("PRAGMA auto_vacuum") == 0
             assert cursor.value("PRAGMA freelist_count") > KEPT_PAGES
+
+
+def test_what_is_being_deleted_is_not_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion of many trials takes several transactions, and may be interrupted between them."""
+    made, epoch, trials = begin(store, 2)
+    reports: list[Entry] = [(6, a_report(0, 1)), (7, a_report(1, 1))]
+    store.drivers.commit(made.id, epoch, Batch(log=reports, trials=trials), T0 + 2)
+    interrupt(store, made.id, monkeypatch)
+    reads: list[Callable[[], object]] = [
+        lambda: store.log.entries(made.id),
+        lambda: store.log.events_after(made.id, 0),
+        lambda: store.changes.since(made.id, Bookmark(seq=5), 7),
+        lambda: list(store.drivers.load(made.id)),
+    ]
+    for read in reads:
+        with pytest.raises(NotFound, match="is being deleted"):
+            read()
+    store.experiments.remove(made.id)
+    with pytest.raises(NotFound):
+        store.experiments.get(made.public_id)
+
+
+def interrupt(store: Store, experiment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to delete an experiment, and stop before the last transaction."""
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(removal, "OF_KEYS", ("metric_key",))
+        delete = removal._delete
+        patch.setattr(removal, "_delete", lambda *args: stop() if args[1] == "metric_key" else delete(*args))
+        store.experiments.remove(experiment)

@@ -410,7 +410,7 @@ async def follow(
     yield b"retry: 2000\n\n"
     quiet_since = time.monotonic()
     greeted = False
-    with tail.follow(form) as channel:
+    with tail.follow(form) as channel, contextlib.suppress(NotFound):  # the experiment has been deleted
         position: int | None = None
         while not (ending.is_set() or channel.ended):
             changed = channel.changed

@@ -175,6 +175,8 @@ def _points(
     cursor = Cursor(connection.connection.cursor(), connection.dialect.name)
     seconds = running.seconds([row.time for row in rows]).tolist()
     zeros = clocks.begins(cursor, experiment_id, sorted({row.trial_number for row in rows}))
+    if not {row.segment_id for row in rows} <= where.keys() & zeros.keys():
+        raise history.being_deleted()
     return [
         ReportPoint(
             seq=row.event_seq,

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, select, t
 
 from tuner.domain import decisions, events
 from tuner.domain.batch import Entry
+from tuner.errors import NotFound
 from tuner.store.records import StreamItem
 from tuner.store.sql.tables import NO_REPORT, decision, event, experiment, metric_key, metric_point, segment, trial
 from tuner.store.writing.writer import decode
@@ -20,6 +21,18 @@ DECISION = "decision"
 _EVENT = event.c["event_seq", "time", "kind", "trial_number", "segment_id", "report_no", "step", "payload"]
 _DECISION = decision.c["event_seq", "time", "kind", "trial_number", "reason", "state", "payload"]
 Row = Any
+
+
+class Ordinals(dict[int, int]):
+    """The ordinals of segments within their trials, by the internal ids of the segments."""
+
+    def __missing__(self, segment: int) -> int:
+        raise being_deleted()
+
+
+def being_deleted() -> NotFound:
+    """Return the error for an entry of the log whose segment is missing. A deletion removes the log last."""
+    return NotFound("the experiment is being deleted")
 
 
 def entries(connection: Connection, experiment_id: int, after: int = 0) -> Iterator[Entry]:
@@ -114,7 +127,7 @@ def _items(
         for row in decided
     ]
     reported = {row.segment_id for row in rows if row.kind == events.Reported.KIND}
-    ordinals = _ordinals(connection, experiment_id, reported) if reported else {}
+    ordinals = _ordinals(connection, experiment_id, reported) if reported else Ordinals()
     for row in rows:
         if row.kind == events.Reported.KIND:
             data = {
@@ -136,7 +149,7 @@ def _last(connection: Connection, experiment_id: int) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
-def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals: dict[int, int]) -> events.Event:
+def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals: Ordinals) -> events.Event:
     if row.kind != events.Reported.KIND:
         return events.from_json(row.kind, {"time": row.time, **row.payload})
     payload = row.payload or {}
@@ -196,11 +209,11 @@ def _metrics_where(
     return found
 
 
-def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> dict[int, int]:
+def _ordinals(connection: Connection, experiment_id: int, only: set[int] | None = None) -> Ordinals:
     """Return a dict from segment id to the segment's ordinal within its trial."""
     query = select(segment.c.id, segment.c.ordinal)
     if only is None:
         query = query.join(trial, trial.c.id == segment.c.trial_id).where(trial.c.experiment_id == experiment_id)
     else:
         query = query.where(segment.c.id.in_(only))
-    return {row.id: row.ordinal for row in connection.execute(query)}
+    return Ordinals({row.id: row.ordinal for row in connection.execute(query)})
