@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -11,8 +12,10 @@ from tests.store.examples import T0, begin
 from tuner.domain.batch import Batch
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk, LogLimit, cut
+from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound
 from tuner.store import LogQuery, Store
+from tuner.store.sql.database import Database
 
 
 def chunks(content: bytes, step: int, rank: int = 0, head: int = 0) -> list[LogChunk]:
@@ -145,3 +148,27 @@ def test_recent_logs_are_those_of_running_segments(store: Store) -> None:
     assert ends == {(0, 1, 0): 5, (1, 1, 0): 6}
     assert store.logs.recent(made.id, T0 + 5, ends) == []
     assert [log.text for log in store.logs.recent(made.id, T0 + 5, {**ends, (0, 1, 0): 2})] == ["ns\n"]
+
+
+def test_the_logs_of_an_experiment_that_runs_again_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for _ in range(2):
+        record, epoch, trials = begin(store)
+        store.logs.add(record.id, {(0, 1): chunks(b"one\n", 4)})
+        store.drivers.commit(record.id, epoch, Batch(log=[], trials=trials, state=ExperimentState.FAILED), T0 + 5)
+        made.append((record, epoch))
+    (again, epoch), (old, _) = made
+    write, continued = Database.write, []
+
+    def writing(database: Database) -> Any:
+        """Let a user continue the experiment after the clean-up has found it, and before it deletes anything."""
+        if not continued:
+            continued.append(again.id)
+            store.drivers.commit(again.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), T0 + 9)
+        return write(database)
+
+    monkeypatch.setattr(Database, "write", writing)
+    assert store.logs.prune(T0 + 10) == {old.public_id}
+    assert continued
+    assert [log.text for log in store.logs.of_trial(trial_id(again.public_id, 0))] == ["one\n"]
+    assert store.logs.of_trial(trial_id(old.public_id, 0)) == []

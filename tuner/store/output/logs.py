@@ -37,7 +37,7 @@ _LAST_END = "SELECT MAX(s.ended_at) FROM segment s JOIN trial t ON t.id = s.tria
 _PRUNE = """
 DELETE FROM log_chunk WHERE segment_id IN (
   SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id JOIN experiment e ON e.id = t.experiment_id
-  WHERE e.id = ?)"""
+  WHERE e.id = ? AND e.ended_at < ?)"""
 _OLD = """
 SELECT e.id, e.public_id FROM experiment e WHERE e.ended_at < ? AND EXISTS (
   SELECT 1 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
@@ -105,10 +105,13 @@ class Logs:
         """Delete the logs of experiments that ended before this time. Return the public ids of those that lost their logs."""
         with self._database.cursor() as (cursor, _):
             old = {row[0]: row[1] for row in cursor.rows(_OLD, (before,))}
-        for experiment in old:  # one transaction for each experiment, so that drivers need not wait long
+        lost = set()
+        for experiment, public_id in old.items():  # a transaction for each, so that drivers need not wait long
             with self._database.write() as cursor:
-                cursor.execute(_PRUNE, (experiment,))
-        return set(old.values())
+                cursor.execute(_PRUNE, (experiment, before))  # a user may have continued the experiment in the meantime
+                if cursor.rowcount:
+                    lost.add(public_id)
+        return lost
 
     def prunable(self, before: float) -> set[str]:
         """Return the public ids of the experiments that ended before this time, with or without logs."""
