@@ -79,3 +79,13 @@ def run_all(threads: list[threading.Thread]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def until_blocked(url: str, thread: threading.Thread) -> None:
+    """Wait until a connection to this PostgreSQL database waits for a lock, or the thread has ended."""
+    import psycopg
+
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with psycopg.connect(url, autocommit=True) as admin:
+        while thread.is_alive() and admin.execute(waiting).fetchone() is None:
+            thread.join(0.01)

@@ -16,7 +16,7 @@ from sqlalchemy.event import listen, remove
 
 from tests.driver.bench import Bench
 from tests.driver.stored import stored
-from tests.store.examples import T0, a_report, a_spec, begin, run_all
+from tests.store.examples import T0, a_report, a_spec, begin, run_all, until_blocked
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Finish, Note, Pause, Stop
 from tuner.domain.events import (
@@ -32,7 +32,7 @@ from tuner.domain.keys import checkpoint_id, keyed_random, segment_id, trial_id
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
 from tuner.errors import Conflict, NotFound, Retryable, SpecError, StoreError
-from tuner.store import CodeRecord, Store
+from tuner.store import CodeRecord, Store, commands
 from tuner.store.experiments import SORTED_BY
 from tuner.trials.training.metrics import LONGEST_NAME
 
@@ -603,6 +603,29 @@ class TestViews:
 
 
 class TestCommands:
+    @pytest.mark.postgres
+    def test_a_command_that_two_services_get_at_once_is_added_once(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Store.open(postgres_url) as one, Store.open(postgres_url) as other:
+            made, _, _ = begin(one)
+            found: list[int] = []
+            second = threading.Thread(target=lambda: found.append(other.commands.add(made.id, "retry", 0)))
+            insert = commands.insert
+
+            def meanwhile(*args: Any) -> int:
+                added = insert(*args)
+                if second.ident is None:
+                    second.start()
+                    until_blocked(postgres_url, second)
+                return added
+
+            monkeypatch.setattr(commands, "insert", meanwhile)
+            found.append(one.commands.add(made.id, "retry", 0))
+            second.join()
+            assert found == [found[0]] * 2
+            assert [command.id for command in one.commands.pending([made.id])] == found[:1]
+
     def test_pending_until_carried_out(self, store: Store) -> None:
         made, epoch, _ = begin(store)
         first = store.commands.add(made.id, "pause", None, "a person")

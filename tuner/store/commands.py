@@ -66,6 +66,7 @@ class Commands:
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
+            cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding the same command
             found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
             if found is None:
                 found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
