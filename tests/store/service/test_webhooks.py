@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, begin, until_blocked
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Fail
 from tuner.domain.keys import trial_id
@@ -14,6 +15,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.errors import NotFound, SpecError
 from tuner.store import ExperimentRecord, Store
+from tuner.store.service import webhooks
 from tuner.store.service.webhooks import EVENTS, MAX_WEBHOOKS, DeliveryRecord
 from tuner.store.sql.database import Database
 
@@ -270,6 +272,20 @@ def test_old_deliveries_are_deleted(store: Store) -> None:
     assert store.webhooks.prune(T0 + 1) == 1
     left: list[DeliveryRecord] = store.webhooks.deliveries(hook)
     assert {one.event for one in left} == {"trial.failed", "objective.reached"}, "one is pending, one must not repeat"
+
+
+@pytest.mark.postgres
+def test_two_services_create_the_first_webhooks_at_once(postgres_url: str) -> None:
+    with Store.open(postgres_url) as one, Store.open(postgres_url) as other:
+        begin(one)
+        found: list[str] = []
+        second = threading.Thread(target=lambda: found.append(other.webhooks.create(URL, EVENTS, threshold=1.0).url))
+        with one._database.write() as cursor:
+            cursor.execute(webhooks._BASELINE)  # as the first of the two does
+            second.start()
+            until_blocked(postgres_url, second)
+        second.join()
+    assert found == [URL]
 
 
 def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

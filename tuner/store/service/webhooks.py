@@ -148,7 +148,8 @@ AND NOT (e.source = 'import' AND e.ended_at IS NULL AND e.driver_epoch = 0) ORDE
 _BASELINE = """
 INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at)
 SELECT e.id, e.last_event_seq, e.state, e.started_at, e.ended_at FROM experiment e
-WHERE NOT EXISTS (SELECT 1 FROM webhook_cursor c WHERE c.experiment_id = e.id)"""
+WHERE NOT EXISTS (SELECT 1 FROM webhook_cursor c WHERE c.experiment_id = e.id)
+ON CONFLICT DO NOTHING"""
 _BEGIN = """
 INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING"""
