@@ -164,6 +164,18 @@ def test_a_backup_needs_no_hard_links(
     assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"]
 
 
+def test_a_backup_that_cannot_take_its_name_leaves_no_file(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(StoreError, match="cannot be written: Input/output error"):
+        backup(sqlite_url, tmp_path / "copy")
+    assert list(tmp_path.glob("*copy*")) == []
+
+
 def test_a_backup_names_the_folder_that_is_missing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no folder .*missing"):
         backup(sqlite_url, tmp_path / "missing" / "copy")

@@ -46,7 +46,11 @@ def backup(url: str, target: Path) -> int:
             _copy(source, partial)
         # Not every file system has hard links, which could do both at once.
         target.open("x").close()  # fails if another process has created the file in the meantime
-        partial.replace(target)
+        try:
+            partial.replace(target)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
     except FileExistsError:
         raise Conflict(f"{target} already exists; a backup never replaces a file") from None
     except OSError as error:
