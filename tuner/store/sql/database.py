@@ -26,7 +26,7 @@ INCREMENTAL = 2
 """The value of SQLite's auto_vacuum for files that can shrink on request."""
 
 IDLE_S = 5.0
-"""A connection for writing to PostgreSQL that was idle for this many seconds is tested first. The pool tests those for reading."""
+"""A connection for writing to PostgreSQL that was idle for this long is tested first. The pool tests those for reading."""
 
 KEPT_PAGES = 256
 """The number of free pages that are kept in an SQLite file for new rows. A page has 4 KiB."""
