@@ -218,7 +218,7 @@ class Trial:
             with tempfile.TemporaryDirectory(prefix="tuner-ray-") as folder:
                 _copy(checkpoint, folder)
                 self.session.report(self.numbers(metrics), checkpoint=folder)
-        if metrics.get("done") is True:  # in Ray Tune, a trial ends when it reports this
+        if metrics.get("done"):  # in Ray Tune, a trial ends when it reports this
             raise Finished
 
     def checkpoint(self) -> Any:
@@ -459,7 +459,7 @@ class RayTrainable:
 
     def step(self) -> Mapping[str, Any]:
         result: dict[str, Any] = self._object.train()
-        flags = {name: result.pop(name, False) is True for name in ("done", "should_checkpoint")}
+        flags = {name: bool(result.pop(name, False)) for name in ("done", "should_checkpoint")}
         filled = self._object.get_auto_filled_metrics().keys() | {"training_iteration"}
         return self._trial.numbers({n: v for n, v in result.items() if n not in filled}) | flags
 
