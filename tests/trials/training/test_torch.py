@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 import tuner
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _DividedSampler, _GlobalBatches, _rebuilt
+from tuner.trials.training.torch import _DividedSampler, _GlobalBatches, _rebuilt, _to
 
 
 def numbers(count: int) -> TensorDataset:
@@ -75,6 +77,16 @@ def test_options_of_the_loader_stay() -> None:
     before = DataLoader(numbers(7), batch_size=3, drop_last=True)
     after = _rebuilt(before, SequentialSampler(range(7)))
     assert (after.batch_size, after.drop_last, len(after)) == (3, True, 2)
+
+
+def test_batches_of_every_kind_are_moved() -> None:
+    device = torch.device("meta")
+    packed = _to(pack_sequence([torch.ones(3), torch.ones(2)]), device)
+    assert (packed.data.device, packed.batch_sizes.tolist()) == (device, [2, 2, 1])
+    by_name = _to(defaultdict(list, {"x": torch.ones(1), "names": ["a"]}), device)
+    assert (by_name["x"].device, by_name["names"], by_name["other"]) == (device, ["a"], [])
+    pair = _to((torch.ones(1), {"y": [torch.ones(1), 3]}), device)
+    assert (pair[0].device, pair[1]["y"][0].device, pair[1]["y"][1]) == (device, device, 3)
 
 
 def test_an_unknown_strategy_is_named() -> None:

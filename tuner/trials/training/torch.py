@@ -7,6 +7,7 @@ training code can use plain `torch.distributed` and DDP instead, and nothing but
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
@@ -285,17 +286,20 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | No
 
 def _to(batch: Any, device: torch.device | None) -> Any:
     """Move a batch to a device, including tensors in tuples, lists and dicts, and objects with a `to` method."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):  # before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU
+        with contextlib.suppress(TypeError):
+            return batch.to(device)
     if isinstance(batch, Mapping):
-        return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+        moved = {key: _to(value, device) for key, value in batch.items()}
+        if isinstance(batch, defaultdict):
+            return defaultdict(batch.default_factory, moved)
+        return type(batch)(moved)  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_to(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_to(value, device) for value in batch)
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        with contextlib.suppress(TypeError):
-            return batch.to(device)
     return batch
 
 
