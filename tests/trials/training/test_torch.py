@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import tuner
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _DividedSampler, _GlobalBatches, _rebuilt, _to
+from tuner.trials.training.torch import _distributed, _DividedSampler, _GlobalBatches, _rebuilt, _to
 
 
 def numbers(count: int) -> TensorDataset:
@@ -53,6 +61,38 @@ def test_a_sampler_of_the_users_own_is_dealt_out() -> None:
     hands = [list(_DividedSampler(order, rank, 2)) for rank in range(2)]
     assert hands == [[0, 2, 4], [1, 3, 0]], "as many each, the first one again"
     assert [len(_DividedSampler(order, rank, 2)) for rank in range(2)] == [3, 3]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_ranks_divide_what_a_sampler_draws_at_random(epoch: int) -> None:
+    def hand(made: Any, rank: int) -> list[Any]:
+        torch.manual_seed(100 + rank)  # the ranks of a trial have different seeds
+        made.set_epoch(epoch)
+        expected = torch.Generator().manual_seed(100 + rank)
+        drawn = list(made)
+        assert torch.equal(torch.rand(1), torch.rand(1, generator=expected)), "the rank's own generator is as before"
+        return drawn
+
+    order = SubsetRandomSampler(range(10))
+    first, second = (hand(_DividedSampler(order, rank, 2), rank) for rank in range(2))
+    assert sorted([*first, *second]) == list(range(10))
+    batches = [hand(_GlobalBatches(order, 4, False, rank, 2), rank) for rank in range(2)]
+    assert sorted(sample for each in batches for batch in each for sample in batch) == list(range(10))
+    assert hand(_DividedSampler(order, 0, 2), 0) == first
+    other = _DividedSampler(order, 0, 2)
+    other.set_epoch(epoch + 1)
+    assert list(other) != first, "another epoch"
+
+
+@pytest.mark.parametrize("options", [{"num_samples": 6}, {"replacement": True}])
+def test_a_random_sampler_with_options_of_the_users_own_keeps_them(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    loader = DataLoader(numbers(20), sampler=RandomSampler(range(20), **options))
+    assert isinstance(_distributed(loader), _DividedSampler)
+    assert len(_distributed(loader)) == options.get("num_samples", 20) // 2
 
 
 def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
