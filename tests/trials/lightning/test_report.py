@@ -327,6 +327,32 @@ def test_other_hyperparameters_are_replaced_and_momentum_buffers_kept(capsys: py
     assert "new configuration: optimizer 0, group 0: " in capsys.readouterr().out  # a line in the trial's log
 
 
+def either(model: Any, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    return getattr(torch.optim, config["optimizer"])(model.parameters(), **config["options"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [("SGD", "Adam", False), ("Adam", "SGD", False), ("Adam", "AdamW", True), ("Adam", "Adamax", False)],
+)
+def test_an_exploit_may_change_the_kind_of_optimizer(
+    old: str, new: str, kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, dict[str, float]] = {"SGD": {"momentum": 0.9}}
+    configs = [{"optimizer": each, "options": {"lr": 0.01, **options.get(each, {})}} for each in (old, new)]
+    with trial(leave_at=2) as first:
+        fit(FLAVOURS[1], either, configs[0])
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        made, _ = fit(FLAVOURS[1], either, configs[1])
+    assert [report.metrics["epoch"] for report in second.reports] == [2, 3, 4, 5]
+    (optimizer,) = made.optimizers
+    (group,) = optimizer.param_groups
+    assert optimizer.defaults.items() <= group.items()
+    if new != "SGD":
+        assert next(iter(optimizer.state.values()))["step"] == (36 if kept else 24)
+    assert (f"{old} -> {new}" in capsys.readouterr().out) is not kept
+
+
 def test_a_learning_rate_that_the_user_decayed_by_hand_stays_decayed() -> None:
     class ByHand(importlib.import_module(FLAVOURS[0]).Callback):  # type: ignore[misc]
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -85,6 +85,7 @@ class ReportCallback(Flavoured):
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
+        self._optimizer_states: Sequence[dict[str, Any]] = ()  # in the checkpoint that is being restored
 
     # -- Lightning's hooks, in the order in which a run calls them
 
@@ -113,12 +114,16 @@ class ReportCallback(Flavoured):
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint.get(_KEY)
+        self._optimizer_states = checkpoint.get("optimizer_states", ())  # not loaded yet
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         running = session.current()
         self._due = self._held_back = False
         self._begun = running is not None and running.context.start_iteration + running.count > 0
         self._configured = hyperparameters.configured(trainer.optimizers, _schedulers(trainer))
+        if self._restored is not None:
+            states, self._optimizer_states = self._optimizer_states, ()
+            _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if session.current() is None:
@@ -134,14 +139,15 @@ class ReportCallback(Flavoured):
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
-        for change in hyperparameters.put_in_force(
-            trainer.optimizers,
-            _schedulers(trainer),
-            restored["configured"],
-            self._configured,
-            _paces(trainer, restored["steps_per_epoch"]),
-        ):
-            print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
+        _say_new(
+            hyperparameters.put_in_force(
+                trainer.optimizers,
+                _schedulers(trainer),
+                restored["configured"],
+                self._configured,
+                _paces(trainer, restored["steps_per_epoch"]),
+            )
+        )
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
@@ -288,6 +294,11 @@ def save_everywhere(trainer: Any, folder: str) -> None:
         return
     if trainer.strategy.local_rank == 0:
         os.rename(used, path)
+
+
+def _say_new(changes: Sequence[str]) -> None:
+    for change in changes:
+        print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
 
 
 def _logged(trainer: Any) -> dict[str, float]:
