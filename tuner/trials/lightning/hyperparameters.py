@@ -46,7 +46,9 @@ def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> di
     }
 
 
-def drop_foreign_states(states: Sequence[dict[str, Any]], before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def drop_foreign_states(
+    states: Sequence[dict[str, Any]], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
     """Empty the optimizers' states in a checkpoint that are those of another kind of optimizer, such as SGD's for Adam.
 
     Such a state lacks what the new optimizer needs. Kinds with the same options, such as Adam and AdamW, share their
