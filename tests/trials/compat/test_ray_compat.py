@@ -235,6 +235,22 @@ def test_the_checkpoint_to_start_from(driver: Driver, tmp_path: Path) -> None:
         remove()
 
 
+@pytest.mark.parametrize("storage", ["~/of mine", "$RESULTS/of mine", "file://{}/of mine"])
+def test_the_checkpoint_to_start_from_is_found_in_any_storage_on_a_disk(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    (tmp_path / "of mine").mkdir()
+    (tmp_path / "of mine" / "state").write_text("5")
+    remove = ray_compat.install(begin(driver, checkpoint=Checkpoint(storage.format(tmp_path))))
+    try:
+        with ray.tune.get_checkpoint().as_directory() as folder:
+            assert Path(folder, "state").read_text() == "5"
+    finally:
+        remove()
+
+
 def test_the_context_of_either_library(installed: Session) -> None:
     train, tune = ray.train.get_context(), ray.tune.get_context()
     for context in (train, tune):

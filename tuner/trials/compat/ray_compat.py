@@ -31,6 +31,7 @@ from typing import Any
 
 from tuner.errors import NotHere
 from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.storage import place
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.compat.preemption import Notices
@@ -228,7 +229,8 @@ class Trial:
             return None
         from ray.tune import Checkpoint as RayCheckpoint
 
-        return RayCheckpoint(own.path if "://" in own.path else os.path.abspath(own.path))
+        where = place(own.path)  # expands "~" and environment variables, which Ray would not do
+        return RayCheckpoint(where.path if where.local else own.path)
 
     def shard(self, name: str | None) -> Any:
         return Shards.of_this_trial().get(name)
