@@ -101,7 +101,10 @@ def test_a_name_stands_for_one_parameter_as_in_optuna(driver: Driver) -> None:
     t = trial({"given": 0.25})
     for name in ("x", "given"):
         t.suggest_float(name, 0, 1)
-        for other in (lambda name=name: t.suggest_int(name, 0, 8), lambda name=name: t.suggest_categorical(name, ["a"])):
+        for other in (
+            lambda name=name: t.suggest_int(name, 0, 8),
+            lambda name=name: t.suggest_categorical(name, ["a"]),
+        ):
             with pytest.raises(ValueError, match="Cannot set different distribution kind"):
                 other()
     t.suggest_categorical("kind", ["a", "b"])

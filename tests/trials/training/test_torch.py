@@ -22,8 +22,9 @@ from torch.utils.data import (
 )
 
 import tuner
+from tests.trials.lightning.cases import trial
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _distributed, _DividedSampler, _GlobalBatches, _rebuilt, _to
+from tuner.trials.training.torch import _distributed, _DividedSampler, _global_batches, _GlobalBatches, _rebuilt, _to
 
 
 def numbers(count: int) -> TensorDataset:
@@ -127,6 +128,14 @@ def test_batches_of_every_kind_are_moved() -> None:
     assert (by_name["x"].device, by_name["names"], by_name["other"]) == (device, ["a"], [])
     pair = _to((torch.ones(1), {"y": [torch.ones(1), 3]}), device)
     assert (pair[0].device, pair[1]["y"][0].device, pair[1]["y"][1]) == (device, device, 3)
+
+
+def test_a_loader_without_batches_is_divided() -> None:
+    before = DataLoader(numbers(4), batch_size=None)
+    after = _rebuilt(before, _DividedSampler(SequentialSampler(range(4)), 1, 2))
+    assert [int(item[0]) for item in after] == [1, 3]
+    with trial(), pytest.raises(ValueError, match="batch_size=None.*keep_global_batch_size"):
+        _global_batches(before)
 
 
 def test_an_unknown_strategy_is_named() -> None:

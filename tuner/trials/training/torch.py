@@ -213,7 +213,13 @@ def _global_batches(loader: DataLoader[Any]) -> _GlobalBatches:
     if _has_each_once(loader) or isinstance(sampler, DistributedSampler):
         shuffle = sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
         sampler = DistributedSampler(loader.dataset, num_replicas=1, rank=0, shuffle=shuffle, seed=_seed())
-    size = _batch_size(loader) * current.context.get_base_world_size()
+    size = _batch_size(loader)
+    if size is None:
+        raise WrongArgument(
+            "prepare_data_loader cannot divide the items of a loader with batch_size=None among a changing number of ranks: "
+            "set keep_global_batch_size to False, or divide them yourself and pass add_dist_sampler=False"
+        )
+    size *= current.context.get_base_world_size()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if _world_size() > 1 else (0, 1)
     return _GlobalBatches(sampler, size, loader.drop_last, rank, ranks)
 
@@ -286,17 +292,17 @@ def _distributed(loader: DataLoader[Any]) -> Any:
     return _DividedSampler(sampler, dist.get_rank(), dist.get_world_size())
 
 
-def _batch_size(loader: DataLoader[Any]) -> int:
-    """Return the batch size of a loader.
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    """Return the batch size of a loader, or None if it reads single items, such as batches that its data set makes.
 
     Raise WrongArgument if the loader has a custom batch sampler, because its batches cannot be divided.
     """
-    if loader.batch_size is None:
+    if loader.batch_size is None and loader.batch_sampler is not None:
         raise WrongArgument(
             "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )
-    return int(loader.batch_size)
+    return loader.batch_size
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | None = None) -> DataLoader[Any]:
