@@ -35,9 +35,8 @@ class MetricLines:
             return None
         plain = _COLORS.sub("", line)
         if self._pattern is not None:
-            found = self._by_pattern(plain) or self._by_pattern(
-                line
-            )  # the pattern itself may have the escape sequences
+            # the pattern itself may have the escape sequences
+            found = self._by_pattern(plain) or self._by_pattern(line)
         else:
             found = _of_json(plain) or _of_pairs(plain)
         return found if self._objective in found else None

@@ -302,7 +302,8 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
             "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )
-    return loader.batch_size
+    size: int | None = loader.batch_size
+    return size
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | None = None) -> DataLoader[Any]:
