@@ -21,6 +21,7 @@ import tuner
 from tests.jobs import STEP_S
 from tests.services import DEADLINE_S
 from tuner.domain.events import Reported
+from tuner.domain.experiment import Objective, Spec
 from tuner.errors import SpecError
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.settings import Settings
@@ -470,6 +471,22 @@ def test_ray_client_is_refused_before_anything_is_stored(
     ):
         tuner.run(trainable, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", **given)  # type: ignore[arg-type]
     assert tuner.experiments() == []
+
+
+def test_more_trials_are_refused_through_ray_client_before_anything_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    monkeypatch.setattr("tuner.sdk.driving.connected", lambda: False)
+    with Store.open(f"sqlite:///{tmp_path / 'tuner.db'}") as store:
+        store.migrate()
+        record = store.experiments.create(Spec(name="x", space={}, objectives=(Objective("loss", "min"),)))
+        monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+        for call in (lambda: tuner.load(record.public_id).add(1), lambda: tuner.resume(record.public_id)):
+            with pytest.raises(SpecError, match="Ray Client"):
+                call()
+        assert store.commands.pending([record.id]) == []
+        assert store.experiments.get(record.public_id).spec.limits == record.spec.limits
 
 
 @pytest.mark.parametrize(

@@ -357,7 +357,6 @@ def resume(
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
-        driving.refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         if not reopens:
             store.commands.add(record.id, "resume", reason="by a user")
@@ -388,6 +387,7 @@ def _choice(store: Store, settings: Settings, record: ExperimentRecord, ray_addr
     """Return where the trials run, or None if a service runs them on agents and the script only follows."""
     if driving.only_followed(record):
         return None
+    driving.refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
     code = store.code.get(record.spec.code) if record.spec.code else None
     return choose(record.spec, code, ray_address or settings.ray_address)
 

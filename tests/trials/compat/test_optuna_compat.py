@@ -97,6 +97,22 @@ def test_suggestions_are_asked_for_once_and_come_in_their_types(driver: Driver) 
     assert t.number == 5
 
 
+def test_a_name_stands_for_one_parameter_as_in_optuna(driver: Driver) -> None:
+    t = trial({"given": 0.25})
+    for name in ("x", "given"):
+        t.suggest_float(name, 0, 1)
+        for other in (
+            lambda name=name: t.suggest_int(name, 0, 8),
+            lambda name=name: t.suggest_categorical(name, ["a"]),
+        ):
+            with pytest.raises(ValueError, match="Cannot set different distribution kind"):
+                other()
+    t.suggest_categorical("kind", ["a", "b"])
+    with pytest.raises(ValueError, match="dynamic value space"):
+        t.suggest_categorical("kind", ["a", "c"])
+    assert isinstance(t.distributions["x"], optuna.distributions.FloatDistribution)
+
+
 def test_what_the_space_has_fixed_is_not_asked_for(driver: Driver) -> None:
     t = trial({"lr": 0.25, "nested": {"x": 1}})
     assert t.suggest_float("lr", 0, 1) == 0.25

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import ray.train
@@ -154,11 +155,12 @@ def test_the_objective_must_be_a_number(installed: Session) -> None:
         ray.tune.report({"loss": "small", "note": "words"})
 
 
-def test_done_ends_the_function_after_its_report(installed: Session, driver: Driver) -> None:
+@pytest.mark.parametrize("kind", [bool, np.bool_])
+def test_done_ends_the_function_after_its_report(installed: Session, driver: Driver, kind: type) -> None:
     with pytest.raises(Finished):
-        ray.tune.report({"loss": 0.5, "done": True})
+        ray.tune.report({"loss": 0.5, "done": kind(True)})
     assert len(driver.reports) == 1
-    ray.tune.report({"loss": 0.4, "done": False})
+    ray.tune.report({"loss": 0.4, "done": kind(False)})
 
 
 @pytest.mark.parametrize(
@@ -229,6 +231,22 @@ def test_the_checkpoint_to_start_from(driver: Driver, tmp_path: Path) -> None:
             assert isinstance(found, ray.train.Checkpoint)
             with found.as_directory() as folder:
                 assert Path(folder, "state").read_text() == "old"
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("storage", ["~/of mine", "$RESULTS/of mine", "file://{}/of mine"])
+def test_the_checkpoint_to_start_from_is_found_in_any_storage_on_a_disk(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    (tmp_path / "of mine").mkdir()
+    (tmp_path / "of mine" / "state").write_text("5")
+    remove = ray_compat.install(begin(driver, checkpoint=Checkpoint(storage.format(tmp_path))))
+    try:
+        with ray.tune.get_checkpoint().as_directory() as folder:
+            assert Path(folder, "state").read_text() == "5"
     finally:
         remove()
 
@@ -377,7 +395,21 @@ class Ours:
     step = OfRay.step
 
 
-@pytest.mark.parametrize("cls", [OfRay, Ours])
+def _step_of_numpy(self: Any) -> dict[str, Any]:
+    self.count += 1
+    assert self.count <= 3
+    return {"loss": 1.0 / self.count, "done": np.int64(self.count) == 3}
+
+
+class OfRayWithNumPy(OfRay):
+    step = _step_of_numpy
+
+
+class OursWithNumPy(Ours):
+    step = _step_of_numpy
+
+
+@pytest.mark.parametrize("cls", [OfRay, Ours, OfRayWithNumPy, OursWithNumPy])
 def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Driver) -> None:
     driver.verdict = Verdict(next_milestone=1, save_checkpoint=True)
     activate(begin(driver, first_milestone=1))

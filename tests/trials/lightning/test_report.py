@@ -327,6 +327,32 @@ def test_other_hyperparameters_are_replaced_and_momentum_buffers_kept(capsys: py
     assert "new configuration: optimizer 0, group 0: " in capsys.readouterr().out  # a line in the trial's log
 
 
+def either(model: Any, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    return getattr(torch.optim, config["optimizer"])(model.parameters(), **config["options"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [("SGD", "Adam", False), ("Adam", "SGD", False), ("Adam", "AdamW", True), ("Adam", "Adamax", False)],
+)
+def test_an_exploit_may_change_the_kind_of_optimizer(
+    old: str, new: str, kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, dict[str, float]] = {"SGD": {"momentum": 0.9}}
+    configs = [{"optimizer": each, "options": {"lr": 0.01, **options.get(each, {})}} for each in (old, new)]
+    with trial(leave_at=2) as first:
+        fit(FLAVOURS[1], either, configs[0])
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        made, _ = fit(FLAVOURS[1], either, configs[1])
+    assert [report.metrics["epoch"] for report in second.reports] == [2, 3, 4, 5]
+    (optimizer,) = made.optimizers
+    (group,) = optimizer.param_groups
+    assert optimizer.defaults.items() <= group.items()
+    if new != "SGD":
+        assert next(iter(optimizer.state.values()))["step"] == (36 if kept else 24)
+    assert (f"{old} -> {new}" in capsys.readouterr().out) is not kept
+
+
 def test_a_learning_rate_that_the_user_decayed_by_hand_stays_decayed() -> None:
     class ByHand(importlib.import_module(FLAVOURS[0]).Callback):  # type: ignore[misc]
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -377,6 +403,73 @@ def test_after_restore_is_called_with_the_new_hyperparameters_in_force() -> None
     with trial(checkpoint=first.saved):
         run()
     assert seen == [0.02]
+
+
+def found_rate(model: Any, config: Mapping[str, Any]) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), lr=model.lr, momentum=0.9)
+    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_what_a_finder_has_found_holds_after_a_pause(
+    ours_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the finders write files
+    pl = importlib.import_module(FLAVOURS[1])
+
+    def find_and_fit(config: Mapping[str, Any]) -> Any:
+        finders = [
+            pl.callbacks.LearningRateFinder(num_training_steps=40),
+            pl.callbacks.BatchSizeFinder(max_trials=2, steps_per_trial=1),
+        ]
+        ours = tuner.lightning.ReportCallback(lightning=FLAVOURS[1])
+        made = trainer(FLAVOURS[1], max_epochs=4, callbacks=[ours, *finders] if ours_first else [*finders, ours])
+        model = module(FLAVOURS[1], config, found_rate)
+        model.lr, model.batch_size = config["lr"], 2
+        model.train_dataloader = lambda: loaders(model.batch_size)[0]
+        model.val_dataloader = lambda: loaders()[1]
+        tuner.lightning.prepare_trainer(made).fit(model)
+        return model
+
+    with trial() as whole:
+        uninterrupted = find_and_fit(CONFIG)
+    with trial(leave_at=2) as first:
+        find_and_fit(CONFIG)
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        resumed = find_and_fit(CONFIG)
+    assert uninterrupted.batch_size == 4
+    assert uninterrupted.lr != CONFIG["lr"]
+    assert (resumed.lr, resumed.batch_size) == (uninterrupted.lr, 4)
+    assert torch.equal(resumed.layer.weight, uninterrupted.layer.weight)
+    assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[2:]]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_rate_can_be_looked_for_before_fit_goes_on(
+    prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tuning = importlib.import_module(f"{FLAVOURS[1]}.tuner")
+
+    def find_and_fit() -> Any:
+        callbacks = [] if prepared else [tuner.lightning.ReportCallback(lightning=FLAVOURS[1])]
+        made = trainer(FLAVOURS[1], max_epochs=4, callbacks=callbacks)
+        if prepared:
+            tuner.lightning.prepare_trainer(made)
+        model = module(FLAVOURS[1], CONFIG, plain)
+        model.lr = CONFIG["lr"]
+        assert tuning.Tuner(made).lr_find(model, *loaders(), num_training=10, update_attr=False).results
+        made.fit(model, *loaders())
+        return model
+
+    with trial() as whole:
+        uninterrupted = find_and_fit()
+    with trial(leave_at=2) as first:
+        find_and_fit()
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        resumed = find_and_fit()
+    assert torch.equal(resumed.layer.weight, uninterrupted.layer.weight)
+    assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[2:]]
 
 
 def test_a_restore_from_elsewhere_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tuner.trials.training.metric_lines import MetricLines
         ("[info] loss=nan", {"loss": float("nan")}),
         ('{"loss": 0.5, "val": {"acc": 1}, "name": "x"}', {"loss": 0.5, "val/acc": 1.0}),
         ('  {"loss": "0.5"}  ', {"loss": 0.5}),
+        ("\x1b[1;92mloss=0.5\x1b[0m, \x1b[3macc=0.25\x1b[0m", {"loss": 0.5, "acc": 0.25}),
+        ('\x1b[32m{"loss": 0.5}\x1b[0m', {"loss": 0.5}),
         ("val_loss=0.5", None),
         ("epoch=3", None),
         ("loss=", None),
@@ -38,6 +40,9 @@ def test_a_pattern_has_a_group_for_each_metric_or_one_for_the_objective() -> Non
     assert named.read("loss=0.5") is None
     assert named.read("epoch 3: loss high") is None
     assert MetricLines("loss", r"loss: (\S+)").read("the loss: 0.5") == {"loss": 0.5}
+    colored = "loss: \x1b[32m0.5\x1b[0m"
+    assert MetricLines("loss", r"loss: (\S+)").read(colored) == {"loss": 0.5}
+    assert MetricLines("loss", r"loss: \x1b\[32m([\d.]+)").read(colored) == {"loss": 0.5}
 
 
 @pytest.mark.parametrize("pattern", ["loss: (", "loss", r"(\d) (\d)", r"(?P<accuracy>\d)"])

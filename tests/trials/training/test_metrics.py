@@ -99,8 +99,12 @@ def test_what_is_no_dict_or_has_odd_names() -> None:
         flatten(0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="metric names are non-empty strings, not 1"):
         flatten({1: 0.5})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="metric 'a/b' is reported twice"):
-        flatten({"a/b": 1, "a": {"b": 2}})
+    for value in (1, 0.5):
+        with pytest.raises(TypeError, match="metric names are non-empty strings, not ''"):
+            flatten({"": value})
+        for twice in ({"a/b": value, "a": {"b": 2}}, {"a": {"b": 2}, "a/b": value}):
+            with pytest.raises(TypeError, match="metric 'a/b' is reported twice"):
+                flatten(twice)
     longest = "é" * LONGEST_NAME
     assert flatten({longest: 0.5}) == {longest: 0.5}
     for metrics in ({longest + "x": 0.5}, {longest + "x": 1}, {longest[1:]: {"x": 0.5}}):

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import tuner
+from tests.trials.lightning.cases import trial
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _DividedSampler, _GlobalBatches, _rebuilt
+from tuner.trials.training.torch import _distributed, _DividedSampler, _global_batches, _GlobalBatches, _rebuilt, _to
 
 
 def numbers(count: int) -> TensorDataset:
@@ -53,6 +64,38 @@ def test_a_sampler_of_the_users_own_is_dealt_out() -> None:
     assert [len(_DividedSampler(order, rank, 2)) for rank in range(2)] == [3, 3]
 
 
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_ranks_divide_what_a_sampler_draws_at_random(epoch: int) -> None:
+    def hand(made: Any, rank: int) -> list[Any]:
+        torch.manual_seed(100 + rank)  # the ranks of a trial have different seeds
+        made.set_epoch(epoch)
+        expected = torch.Generator().manual_seed(100 + rank)
+        drawn = list(made)
+        assert torch.equal(torch.rand(1), torch.rand(1, generator=expected)), "the rank's own generator is as before"
+        return drawn
+
+    order = SubsetRandomSampler(range(10))
+    first, second = (hand(_DividedSampler(order, rank, 2), rank) for rank in range(2))
+    assert sorted([*first, *second]) == list(range(10))
+    batches = [hand(_GlobalBatches(order, 4, False, rank, 2), rank) for rank in range(2)]
+    assert sorted(sample for each in batches for batch in each for sample in batch) == list(range(10))
+    assert hand(_DividedSampler(order, 0, 2), 0) == first
+    other = _DividedSampler(order, 0, 2)
+    other.set_epoch(epoch + 1)
+    assert list(other) != first, "another epoch"
+
+
+@pytest.mark.parametrize("options", [{"num_samples": 6}, {"replacement": True}])
+def test_a_random_sampler_with_options_of_the_users_own_keeps_them(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    loader = DataLoader(numbers(20), sampler=RandomSampler(range(20), **options))
+    assert isinstance(_distributed(loader), _DividedSampler)
+    assert len(_distributed(loader)) == options.get("num_samples", 20) // 2
+
+
 def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
     loader = DataLoader(numbers(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
     with pytest.raises(ValueError, match="add_dist_sampler=False"):
@@ -75,6 +118,24 @@ def test_options_of_the_loader_stay() -> None:
     before = DataLoader(numbers(7), batch_size=3, drop_last=True)
     after = _rebuilt(before, SequentialSampler(range(7)))
     assert (after.batch_size, after.drop_last, len(after)) == (3, True, 2)
+
+
+def test_batches_of_every_kind_are_moved() -> None:
+    device = torch.device("meta")
+    packed = _to(pack_sequence([torch.ones(3), torch.ones(2)]), device)
+    assert (packed.data.device, packed.batch_sizes.tolist()) == (device, [2, 2, 1])
+    by_name = _to(defaultdict(list, {"x": torch.ones(1), "names": ["a"]}), device)
+    assert (by_name["x"].device, by_name["names"], by_name["other"]) == (device, ["a"], [])
+    pair = _to((torch.ones(1), {"y": [torch.ones(1), 3]}), device)
+    assert (pair[0].device, pair[1]["y"][0].device, pair[1]["y"][1]) == (device, device, 3)
+
+
+def test_a_loader_without_batches_is_divided() -> None:
+    before = DataLoader(numbers(4), batch_size=None)
+    after = _rebuilt(before, _DividedSampler(SequentialSampler(range(4)), 1, 2))
+    assert [int(item[0]) for item in after] == [1, 3]
+    with trial(), pytest.raises(ValueError, match="batch_size=None.*keep_global_batch_size"):
+        _global_batches(before)
 
 
 def test_an_unknown_strategy_is_named() -> None:

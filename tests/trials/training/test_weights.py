@@ -23,8 +23,10 @@ def a_model() -> torch.nn.Module:
         lambda weights: weights,
         lambda weights: {"model": weights, "optimizer": {"lr": 0.1}, "epoch": 3},
         lambda weights: {"state_dict": {f"module.{name}": value for name, value in weights.items()}},
+        lambda weights: {f"_orig_mod.{name}": value for name, value in weights.items()},
+        lambda weights: {f"module._orig_mod.{name}": value for name, value in weights.items()},
     ],
-    ids=["alone", "under a name", "of DDP"],
+    ids=["alone", "under a name", "of DDP", "compiled", "compiled in DDP"],
 )
 def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> None:
     trained = a_model()
@@ -34,6 +36,16 @@ def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> No
     assert not model.training
     inputs = torch.ones(1, 3)
     assert torch.equal(model(inputs), trained(inputs))
+
+
+def test_a_model_may_have_a_single_part_that_is_called_module(tmp_path: Path) -> None:
+    def outer() -> torch.nn.Module:
+        return torch.nn.ModuleDict({"module": a_model()})
+
+    trained = outer()
+    torch.save(trained.state_dict(), tmp_path / "state.pt")
+    model = tuner.torch.load_model(Checkpoint(tmp_path), outer())
+    assert torch.equal(model.state_dict()["module.weight"], trained.state_dict()["module.weight"])
 
 
 def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ class ClassForm:
 
         while True:
             metrics = dict(steps.step())
-            done = metrics.pop("done", False) is True
-            asked = metrics.pop("should_checkpoint", False) is True
+            done = bool(metrics.pop("done", False))  # a comparison of NumPy or torch is no bool
+            asked = bool(metrics.pop("should_checkpoint", False))
             if not steps.saves:
                 here.report(metrics)
             elif asked:

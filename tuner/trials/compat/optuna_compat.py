@@ -21,6 +21,7 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    check_distribution_compatibility,
     distribution_to_json,
 )
 
@@ -152,6 +153,10 @@ class Trial(optuna.trial.Trial):
         return self._suggest(name, CategoricalDistribution(tuple(choices)))
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        if name in self._distributions:
+            check_distribution_compatibility(self._distributions[name], distribution)
+        else:
+            self._distributions[name] = distribution
         if name not in self._params:
             given = self._config.get(name)
             if name in self._config and not isinstance(given, Mapping):
@@ -160,7 +165,6 @@ class Trial(optuna.trial.Trial):
                 self._params[name] = given
             else:
                 self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
-        self._distributions[name] = distribution
         return self._params[name]
 
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 from tuner.errors import NotHere
 from tuner.trials.checkpoints.checkpoints import Checkpoint
+from tuner.trials.checkpoints.storage import place
 from tuner.trials.compat.datasets import Shards
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.compat.preemption import Notices
@@ -218,7 +219,7 @@ class Trial:
             with tempfile.TemporaryDirectory(prefix="tuner-ray-") as folder:
                 _copy(checkpoint, folder)
                 self.session.report(self.numbers(metrics), checkpoint=folder)
-        if metrics.get("done") is True:  # in Ray Tune, a trial ends when it reports this
+        if metrics.get("done"):  # in Ray Tune, a trial ends when it reports this
             raise Finished
 
     def checkpoint(self) -> Any:
@@ -228,7 +229,8 @@ class Trial:
             return None
         from ray.tune import Checkpoint as RayCheckpoint
 
-        return RayCheckpoint(own.path if "://" in own.path else os.path.abspath(own.path))
+        where = place(own.path)  # expands "~" and environment variables, which Ray would not do
+        return RayCheckpoint(where.path if where.local else own.path)
 
     def shard(self, name: str | None) -> Any:
         return Shards.of_this_trial().get(name)
@@ -459,7 +461,7 @@ class RayTrainable:
 
     def step(self) -> Mapping[str, Any]:
         result: dict[str, Any] = self._object.train()
-        flags = {name: result.pop(name, False) is True for name in ("done", "should_checkpoint")}
+        flags = {name: bool(result.pop(name, False)) for name in ("done", "should_checkpoint")}
         filled = self._object.get_auto_filled_metrics().keys() | {"training_iteration"}
         return self._trial.numbers({n: v for n, v in result.items() if n not in filled}) | flags
 

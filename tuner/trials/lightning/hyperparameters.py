@@ -11,6 +11,7 @@ they differ, the new configuration has changed the value, and the change is appl
 - If the scheduler can compute a learning rate from its position, the new schedule's rate at that position is used.
 - Any other learning rate is multiplied by the ratio of the new to the old configured rate, so that a decay is kept.
 - All other values are set to those of the new configuration.
+- If an optimizer is of another kind now, it begins without a state.
 
 A schedule that counts steps is moved to the position that a run with the new configuration would have after the same
 number of epochs. For example, if batches are twice as large, the position is halved.
@@ -33,6 +34,7 @@ _ABSENT = object()
 def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> dict[str, Any]:
     """Return the hyperparameters of new optimizers and schedulers, as plain data to keep in a checkpoint."""
     return {
+        "kinds": [type(optimizer).__name__ for optimizer in optimizers],
         "optimizers": [
             [
                 {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
@@ -42,6 +44,27 @@ def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> di
         ],
         "schedulers": [copy.deepcopy(scheduler.state_dict()) for scheduler in schedulers],
     }
+
+
+def drop_foreign_states(
+    states: Sequence[dict[str, Any]], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    """Empty the optimizers' states in a checkpoint that are those of another kind of optimizer, such as SGD's for Adam.
+
+    Such a state lacks what the new optimizer needs. Kinds with the same options, such as Adam and AdamW, share their
+    states. Return the changes, in words. before, now: as for `put_in_force`.
+    """
+    changes = []
+    known = zip(states, before.get("kinds", ()), now["kinds"], before["optimizers"], now["optimizers"], strict=False)
+    for index, (state, old, new, old_groups, new_groups) in enumerate(known):
+        if old != new and _options(old_groups) != _options(new_groups):
+            state["state"] = {}
+            changes.append(f"optimizer {index}: {old} -> {new}, which begins without a state")
+    return changes
+
+
+def _options(groups: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {name for group in groups for name in group}
 
 
 def put_in_force(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from tuner.errors import CheckpointError, SpecError
 from tuner.trials.lightning import hyperparameters
-from tuner.trials.lightning.flavour import Flavoured
+from tuner.trials.lightning.flavour import Flavoured, flavour_of
 from tuner.trials.training import session
 
 FILE = "checkpoint.ckpt"
@@ -85,6 +85,7 @@ class ReportCallback(Flavoured):
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
+        self._optimizer_states: Sequence[dict[str, Any]] = ()  # in the checkpoint that is being restored
 
     # -- Lightning's hooks, in the order in which a run calls them
 
@@ -96,7 +97,10 @@ class ReportCallback(Flavoured):
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
+            self._configured = None
             self._restore_in_fit(trainer, running)
+            for finder in _finders(trainer):
+                self._guard(finder)
 
     def _restore_in_fit(self, trainer: Any, running: session.Session) -> None:
         """Make the current call to `fit` restore the trial's checkpoint, unless `ckpt_path` was passed to it.
@@ -111,14 +115,45 @@ class ReportCallback(Flavoured):
         if os.path.exists(path) and hasattr(connector, "resume_start"):
             _redirect(connector, path)
 
+    def _guard(self, finder: Any) -> None:
+        """Make a LearningRateFinder or BatchSizeFinder keep what it has found if `fit` restores the trial's checkpoint.
+
+        Its own restore would replace the trial's checkpoint, and it would find another value for weights that are trained.
+        Whether or not it runs, note first what `configure_optimizers` has returned, since it changes that.
+        """
+        run = finder.on_fit_start
+
+        def on_fit_start(trainer: Any, pl_module: Any) -> None:
+            del finder.on_fit_start
+            self._note_configured(trainer)
+            if self._restored is None or finder._early_exit:  # `Tuner(trainer).lr_find` and the like exit after it
+                path = trainer.ckpt_path
+                try:
+                    run(trainer, pl_module)
+                finally:
+                    trainer._checkpoint_connector._ckpt_path = path  # the finder's own checkpoint is deleted now
+            elif (name := _found_name(trainer, finder)) in (found := self._restored.get("found", {})):
+                _parsing(trainer, "lightning_setattr")(pl_module, name, found[name])
+
+        finder.on_fit_start = on_fit_start
+
+    def _note_configured(self, trainer: Any) -> None:
+        if self._configured is None:
+            self._configured = hyperparameters.configured(trainer.optimizers, _schedulers(trainer))
+
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint.get(_KEY)
+        self._optimizer_states = checkpoint.get("optimizer_states", ())  # not loaded yet
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         running = session.current()
         self._due = self._held_back = False
         self._begun = running is not None and running.context.start_iteration + running.count > 0
-        self._configured = hyperparameters.configured(trainer.optimizers, _schedulers(trainer))
+        self._note_configured(trainer)
+        if self._restored is not None:
+            assert self._configured is not None
+            states, self._optimizer_states = self._optimizer_states, ()
+            _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if session.current() is None:
@@ -134,14 +169,15 @@ class ReportCallback(Flavoured):
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
         assert self._configured is not None
-        for change in hyperparameters.put_in_force(
-            trainer.optimizers,
-            _schedulers(trainer),
-            restored["configured"],
-            self._configured,
-            _paces(trainer, restored["steps_per_epoch"]),
-        ):
-            print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
+        _say_new(
+            hyperparameters.put_in_force(
+                trainer.optimizers,
+                _schedulers(trainer),
+                restored["configured"],
+                self._configured,
+                _paces(trainer, restored["steps_per_epoch"]),
+            )
+        )
         if self.after_restore is not None:
             self.after_restore(trainer, pl_module)
 
@@ -193,6 +229,7 @@ class ReportCallback(Flavoured):
             "configured": self._configured,
             "between_epochs": between,
             "steps_per_epoch": _steps_per_epoch(trainer),
+            "found": _found(trainer),
         }
 
     # -- reports
@@ -290,12 +327,41 @@ def save_everywhere(trainer: Any, folder: str) -> None:
         os.rename(used, path)
 
 
+def _say_new(changes: Sequence[str]) -> None:
+    for change in changes:
+        print(f"new configuration: {change}")  # print, so that the log has it with any logging setup
+
+
 def _logged(trainer: Any) -> dict[str, float]:
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def _schedulers(trainer: Any) -> list[Any]:
     return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+def _finders(trainer: Any) -> list[Any]:
+    names = {"LearningRateFinder", "BatchSizeFinder"}
+    return [one for one in trainer.callbacks if names & {base.__name__ for base in type(one).__mro__}]
+
+
+def _found_name(trainer: Any, finder: Any) -> str | None:
+    """Return the name of the module's attribute that a finder sets, or None if it sets none."""
+    if hasattr(finder, "_batch_arg_name"):
+        return str(finder._batch_arg_name)
+    names = (finder._attr_name,) if finder._attr_name else ("lr", "learning_rate")
+    has = _parsing(trainer, "lightning_hasattr")
+    return next((name for name in names if finder._update_attr and has(trainer.lightning_module, name)), None)
+
+
+def _found(trainer: Any) -> dict[str, Any]:
+    """Return what the finders among the callbacks have found, by the name of the module's attribute."""
+    names = filter(None, (_found_name(trainer, finder) for finder in _finders(trainer)))
+    return {name: _parsing(trainer, "lightning_getattr")(trainer.lightning_module, name) for name in names}
+
+
+def _parsing(trainer: Any, name: str) -> Any:
+    return flavour_of(trainer).find(f"pytorch:utilities.parsing.{name}")
 
 
 def _steps_per_epoch(trainer: Any) -> float:

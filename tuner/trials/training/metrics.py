@@ -41,7 +41,7 @@ def flatten(metrics: Mapping[str, Any], warnings: MetricWarnings | None = None) 
     flat: dict[str, float] = {}
     if type(metrics) is dict:
         for key, value in metrics.items():
-            if type(value) is float and type(key) is str and len(key) <= LONGEST_NAME:
+            if type(value) is float and type(key) is str and 0 < len(key) <= LONGEST_NAME and key not in flat:
                 flat[key] = value
             else:
                 _add(flat, "", key, value, warnings)

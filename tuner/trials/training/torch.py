@@ -7,6 +7,9 @@ training code can use plain `torch.distributed` and DDP instead, and nothing but
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal
 
@@ -92,10 +95,12 @@ def prepare_data_loader(
 ) -> Any:
     """Return a loader for this rank's share of the data, with the same options and a distributed sampler.
 
-    The batch size of `data_loader` is per rank. The new loader counts epochs, starting from the trial's checkpoint. So
-    every epoch is shuffled differently, a resumed trial shuffles as it would have without an interruption, and
-    `set_epoch` is not needed. If `data_loader` has a sampler of your own, its samples are divided among the ranks. The
-    data of an iterable data set is not divided, because only the data set itself could do that.
+    The batch size of `data_loader` is per rank. If there are several ranks, the new loader counts epochs, starting from
+    the iteration of the trial's checkpoint. So every epoch is shuffled differently, `set_epoch` is not needed, and with
+    one report per epoch, a resumed trial shuffles as it would have without an interruption. If `data_loader` has a
+    sampler of your own, its samples are divided among the ranks. For that, the sampler draws the same samples on all
+    ranks: meanwhile, the global random generators have a seed that depends on the epoch only. The data of an iterable
+    data set is not divided, because only the data set itself could do that.
 
     In an elastic trial, the global batch size is the batch size of `data_loader` times `num_workers`, the smallest
     number of ranks. It stays the same when the trial is resized: each global batch has the same samples in the same
@@ -170,13 +175,15 @@ class _GlobalBatches(Sampler[list[int]]):
     def __init__(self, sampler: Sampler[int], size: int, drop_last: bool, rank: int, ranks: int) -> None:
         self._sampler, self._size, self._drop_last = sampler, size, drop_last
         self._rank, self._ranks = rank, ranks
+        self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        whole = list(self._sampler)
+        whole = _drawn(self._sampler, self._epoch)
         for begin in range(0, len(whole), self._size):
             batch = whole[begin : begin + self._size]
             if len(batch) < self._size and self._drop_last:
@@ -203,11 +210,16 @@ def _global_batches(loader: DataLoader[Any]) -> _GlobalBatches:
     current = session.current()
     assert current is not None
     sampler: Any = loader.sampler
-    if type(sampler) in (RandomSampler, SequentialSampler) or isinstance(sampler, DistributedSampler):
+    if _has_each_once(loader) or isinstance(sampler, DistributedSampler):
         shuffle = sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
-        seed = current.context.seed % 2**31
-        sampler = DistributedSampler(loader.dataset, num_replicas=1, rank=0, shuffle=shuffle, seed=seed)
-    size = _batch_size(loader) * current.context.get_base_world_size()
+        sampler = DistributedSampler(loader.dataset, num_replicas=1, rank=0, shuffle=shuffle, seed=_seed())
+    size = _batch_size(loader)
+    if size is None:
+        raise WrongArgument(
+            "prepare_data_loader cannot divide the items of a loader with batch_size=None among a changing number of ranks: "
+            "set keep_global_batch_size to False, or divide them yourself and pass add_dist_sampler=False"
+        )
+    size *= current.context.get_base_world_size()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if _world_size() > 1 else (0, 1)
     return _GlobalBatches(sampler, size, loader.drop_last, rank, ranks)
 
@@ -220,13 +232,15 @@ class _DividedSampler(Sampler[int]):
 
     def __init__(self, sampler: Sampler[int], rank: int, ranks: int) -> None:
         self._sampler, self._rank, self._ranks = sampler, rank, ranks
+        self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        whole = list(self._sampler)
+        whole = _drawn(self._sampler, self._epoch)
         if whole and (missing := -len(whole) % self._ranks):
             whole += (whole * (missing // len(whole) + 1))[:missing]
         return iter(whole[self._rank :: self._ranks])
@@ -237,29 +251,59 @@ class _DividedSampler(Sampler[int]):
         return -(-len(sampler) // self._ranks)
 
 
-def _distributed(loader: DataLoader[Any]) -> Any:
+def _drawn(sampler: Sampler[int], epoch: int) -> list[int]:
+    """Return all samples of the user's sampler. All ranks get the same ones, although their random generators differ."""
+    seed = (_seed() + epoch) % 2**31
+    numpy = sys.modules.get("numpy")
+    before = random.getstate(), numpy and numpy.random.get_state(), torch.random.get_rng_state()
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would change the generators of the GPUs, too
+    if numpy is not None:
+        numpy.random.seed(seed)
+    try:
+        return list(sampler)
+    finally:
+        random.setstate(before[0])
+        torch.random.set_rng_state(before[2])
+        if numpy is not None:
+            numpy.random.set_state(before[1])
+
+
+def _seed() -> int:
     current = session.current()
-    seed = current.context.seed if current is not None else 0
+    return current.context.seed % 2**31 if current is not None else 0
+
+
+def _has_each_once(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader reads every sample once in an epoch, in order or shuffled, as without a sampler of the user's."""
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    return type(sampler) is SequentialSampler
+
+
+def _distributed(loader: DataLoader[Any]) -> Any:
     sampler = loader.sampler
     if isinstance(sampler, DistributedSampler):
         return sampler
-    if type(sampler) in (RandomSampler, SequentialSampler):
+    if _has_each_once(loader):
         shuffle = isinstance(sampler, RandomSampler)
-        return DistributedSampler(loader.dataset, shuffle=shuffle, seed=seed % 2**31, drop_last=False)
+        return DistributedSampler(loader.dataset, shuffle=shuffle, seed=_seed(), drop_last=False)
     return _DividedSampler(sampler, dist.get_rank(), dist.get_world_size())
 
 
-def _batch_size(loader: DataLoader[Any]) -> int:
-    """Return the batch size of a loader.
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    """Return the batch size of a loader, or None if it reads single items, such as batches that its data set makes.
 
     Raise WrongArgument if the loader has a custom batch sampler, because its batches cannot be divided.
     """
-    if loader.batch_size is None:
+    if loader.batch_size is None and loader.batch_sampler is not None:
         raise WrongArgument(
             "prepare_data_loader cannot divide a loader with a custom batch_sampler; divide it yourself and pass"
             " add_dist_sampler=False"
         )
-    return int(loader.batch_size)
+    size: int | None = loader.batch_size
+    return size
 
 
 def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | None = None) -> DataLoader[Any]:
@@ -285,17 +329,20 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | No
 
 def _to(batch: Any, device: torch.device | None) -> Any:
     """Move a batch to a device, including tensors in tuples, lists and dicts, and objects with a `to` method."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):  # before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU
+        with contextlib.suppress(TypeError):
+            return batch.to(device)
     if isinstance(batch, Mapping):
-        return type(batch)({key: _to(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+        moved = {key: _to(value, device) for key, value in batch.items()}
+        if isinstance(batch, defaultdict):
+            return defaultdict(batch.default_factory, moved)
+        return type(batch)(moved)  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_to(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_to(value, device) for value in batch)
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        with contextlib.suppress(TypeError):
-            return batch.to(device)
     return batch
 
 

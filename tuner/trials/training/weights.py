@@ -19,11 +19,16 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
 """The keys under which weights are looked for in a file."""
 
+WRAPPERS = ("module.", "_orig_mod.")
+"""The prefixes of all names of weights in a model that DistributedDataParallel or `torch.compile` has wrapped."""
+
 
 def load_weights(
     checkpoint: Checkpoint | None, *, file: str | None = None, key: str | None = None
 ) -> dict[str, torch.Tensor]:
     """Return the weights in a checkpoint, as CPU tensors by name. Only tensors and plain values are unpickled.
+
+    If DistributedDataParallel or `torch.compile` has wrapped the model, the names are those of the model inside.
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
@@ -33,6 +38,11 @@ def load_weights(
     Raises:
         CheckpointError: there are no weights, or they are not tensors. The message lists the files or keys that exist.
     """
+    return _unwrapped(_saved(checkpoint, file, key))
+
+
+def _saved(checkpoint: Checkpoint | None, file: str | None, key: str | None) -> dict[str, torch.Tensor]:
+    """Return the weights in a checkpoint under the names that they were saved with."""
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
     with checkpoint.as_directory() as folder:
@@ -46,8 +56,13 @@ def load_weights(
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
         asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
         raise CheckpointError(f"{name} in {checkpoint.path}: {asked}; it has {known}")
-    wrapped = all(part.startswith("module.") for part in found)  # the names that DistributedDataParallel uses
-    return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
+    return found
+
+
+def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    while prefix := next((one for one in WRAPPERS if all(name.startswith(one) for name in weights)), None):
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
 
 
 def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
@@ -64,8 +79,11 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
     Raises:
         CheckpointError: there are no weights in the checkpoint, or they do not fit the model.
     """
+    weights = _saved(checkpoint, file, key)
+    if weights.keys() != model.state_dict().keys():  # else a part of the model itself is called "module"
+        weights = _unwrapped(weights)
     try:
-        model.load_state_dict(load_weights(checkpoint, file=file, key=key))
+        model.load_state_dict(weights)
     except RuntimeError as error:
         assert checkpoint is not None
         raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
