@@ -366,6 +366,22 @@ def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
     assert len({str(p) for p in found}) == 4
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_samplers_with_values_take_those_of_the_space() -> None:
+    of = task(Space.from_python({"x": uniform(0, 10), "lr": loguniform(1e-4, 1e-1), "c": choice(["a", "b"])}))
+    grid = {"x": [1.0, 5.0, 10.0], "lr": [1e-3], "c": ["a", "b"]}
+    options = {"type": "optuna", "sampler": "GridSampler", "options": {"search_space": grid}}
+    for given in (options, from_argument(optuna.samplers.GridSampler(grid, seed=3))):
+        found = {(p["x"], round(p["lr"], 12), p["c"]) for p in params_of(given, of, 6, stops=0.0)}
+        assert found == {(x, 1e-3, c) for x in grid["x"] for c in grid["c"]}
+    inner = optuna.samplers.PartialFixedSampler({"c": "b"}, optuna.samplers.RandomSampler())
+    fixed = params_of(from_argument(optuna.samplers.PartialFixedSampler({"x": 5}, inner)), of, 4)
+    assert {(p["x"], p["c"]) for p in fixed} == {(5.0, "b")}
+    assert len({p["lr"] for p in fixed}) == 4
+    with pytest.raises(SpecError, match="GridSampler does not support this space: 11.0 is not in x: from 0 to 10"):
+        make(from_argument(optuna.samplers.GridSampler(grid | {"x": [11.0]})), of)
+
+
 def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     level = optuna.logging.get_verbosity()
     with warnings.catch_warnings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,9 @@ from tuner.names import did_you_mean
 from tuner.options import build
 from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import ModelBased
-from tuner.search.optuna_samplers.study import quiet
+from tuner.search.optuna_samplers.study import quiet, to_optuna
+from tuner.space import Space
+from tuner.space.points import describe
 from tuner.space.words import show
 
 
@@ -25,7 +28,8 @@ class OptunaSearch(ModelBased):
 
     Each proposal comes from a copy of the given sampler. The copy's random generators are seeded for the trial that is
     proposed. So a sampler must keep what it learns in the study's attributes, as all of Optuna's own samplers do, and not
-    in itself. The sampler runs in another process, because a proposal can take a long time.
+    in itself. The sampler runs in another process, because a proposal can take a long time. The values of a `GridSampler` or a
+    `PartialFixedSampler` are values of the search space.
 
     Args:
         sampler: a sampler object, or the name of an Optuna sampler.
@@ -87,6 +91,11 @@ class OptunaSearch(ModelBased):
         _seed(sampler, seed)
         return sampler
 
+    def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
+        sampler = self.sampler(seed)
+        _convert_values(sampler, self.context.space)
+        return sampler
+
 
 def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
     known = {n: c for n in optuna.samplers.__all__ if isinstance(c := getattr(optuna.samplers, n), type)}
@@ -115,3 +124,26 @@ def _seed(thing: Any, seed: int, depth: int = 0) -> None:
             value.rng.seed(seed)
         elif isinstance(value, BaseSampler) and depth < 5:
             _seed(value, seed, depth + 1)
+
+
+def _convert_values(sampler: BaseSampler, space: Space) -> None:
+    """Replace the values of the search space that a sampler was given by those that Optuna sees, as in `to_optuna`."""
+    if isinstance(sampler, optuna.samplers.GridSampler):
+        grids, names = sampler._all_grids, sampler._param_names
+        sampler._all_grids = [tuple(map(functools.partial(_seen, space), names, values)) for values in grids]
+        sampler._search_space = {
+            name: [_seen(space, name, value) for value in values] for name, values in sampler._search_space.items()
+        }
+    if isinstance(sampler, optuna.samplers.PartialFixedSampler):
+        fixed = sampler._fixed_params
+        sampler._fixed_params = {name: _seen(space, name, value) for name, value in fixed.items()}
+        _convert_values(sampler._base_sampler, space)
+
+
+def _seen(space: Space, name: str, value: Any) -> Any:
+    """Return what Optuna sees for the value of a parameter. A name that the space lacks keeps its value."""
+    if name not in space:
+        return value
+    if not space[name].contains(value):
+        raise ValueError(f"{value!r} is not in {describe(space[name])}")
+    return to_optuna(space[name], value)
