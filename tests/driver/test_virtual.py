@@ -417,6 +417,37 @@ def test_a_generator_that_yields_something_else_is_told_so() -> None:
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": 3}, "metric: expected the name of a metric, or a list of names, got int 3"),
+        ({"metric": []}, "metric: expected the name of a metric, or a list of names, got list []"),
+        ({"metric": ["m", "m"]}, "metric: the same metric twice"),
+        ({"mode": None}, 'mode: expected "min" or "max", or a list with one of them for each metric, got nothing'),
+        ({"num_samples": 0}, "num_samples: expected at least 1, got 0"),
+        ({"num_samples": 1.5}, "num_samples: expected an integer, got float 1.5"),
+        ({"max_t": "5"}, "max_t: expected an integer, got str '5'"),
+        ({"max_concurrent_trials": -1}, "max_concurrent_trials: expected at least 1, got -1"),
+        ({"max_failed_trials": 0}, "max_failed_trials: expected at least 1, got 0"),
+        ({"repeats": "always"}, "repeats: expected an integer, got str 'always'"),
+        ({"seed": None, "max_failures": -1}, "max_failures: expected at least 0, got -1"),
+        ({"time_budget_s": -1}, "time_budget_s: expected a number above 0, got -1"),
+        ({"budget": float("nan")}, "budget: expected a number, got float nan"),
+        ({"startup_s": "5"}, "startup_s: expected a number, got str '5'"),
+        ({"time_attr": ""}, "time_attr: expected the name of a metric, got str ''"),
+        ({"num_workers": 0}, "num_workers: expected at least 1, got 0"),
+        ({"num_workers": {"min": "1", "max": 2}}, "num_workers: expected an integer or"),
+        ({"resources_allocation": "first"}, 'resources_allocation: expected "even" or "top", got str \'first\''),
+    ],
+)
+def test_arguments_that_no_search_could_use(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        simulate(
+            lambda config, checkpoint: iter(()), {"x": tuner.uniform(0, 1)}, **{"metric": "m", "mode": "min", **options}
+        )
+    assert message in str(caught.value)
+
+
 def test_mistakes_in_every_argument_are_told_of_at_once() -> None:
     with pytest.raises(SpecError) as caught:
         simulate(
