@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -273,6 +274,19 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
             exploits += isinstance(entry, Exploit)
     assert exploits
     assert drive.core.ended
+
+
+def test_functions_of_the_user_draw_the_same_with_the_same_seed() -> None:
+    draws = {"lr": lambda: random.uniform(0.1, 0.9), "n": lambda: int(2 ** numpy.random.randint(0, 4))}
+    custom = Explorer(MUTATED, {}, 0.0, (1.2, 0.8), lambda params: {**params, "lr": random.random()})
+    for explorer in (Explorer(MUTATED, dict(read_mutations(draws)), 1.0, (1.2, 0.8), None), custom):
+        found = []
+        for seed in (1, 1, 2):
+            before = random.getstate()
+            found.append(explorer({"lr": 0.5, "n": 4, "b": 32}, random.Random(seed))[0])
+            assert random.getstate() == before
+            random.random()
+        assert found[0] == found[1] != found[2]
 
 
 def test_custom_explore_function_has_the_last_word_within_the_domain() -> None:

@@ -12,6 +12,7 @@ from tuner.options import nearest
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
+from tuner.space.resolve import seeded
 
 AT = "hyperparam_mutations"
 
@@ -88,7 +89,10 @@ class _Move:
     draw: Callable[[], Any] | None = None
 
     def drawn(self, rng: random.Random) -> Any:
-        return self.draw() if self.draw is not None else (self.source or self.target).resample(rng)
+        if self.draw is None:
+            return (self.source or self.target).resample(rng)
+        with seeded(rng.getrandbits(64)):
+            return self.draw()
 
 
 class Explorer:
@@ -97,7 +101,7 @@ class Explorer:
     Each mutated parameter is drawn anew with probability `resample_probability`. Otherwise a number is multiplied by
     one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbor, and an unordered
     choice does not change. The result is clipped to the parameter's domain. Parameters of a newly chosen branch are
-    drawn at random.
+    drawn at random. While a function of the user runs, `random` and `numpy.random` are seeded.
     """
 
     def __init__(
@@ -135,7 +139,8 @@ class Explorer:
         the cause of its change so far.
         """
         if self._custom is not None:
-            params = dict(self._custom(dict(params)))
+            with seeded(rng.getrandbits(64)):
+                params = dict(self._custom(dict(params)))
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
         # define-by-run parameters, which are copied
         drawn = {path: value for path, value in params.items() if path not in self._space}
