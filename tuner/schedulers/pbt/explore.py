@@ -13,6 +13,7 @@ from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
 from tuner.space.resolve import seeded
+from tuner.space.words import show
 
 AT = "hyperparam_mutations"
 
@@ -140,7 +141,8 @@ class Explorer:
         """
         if self._custom is not None:
             with seeded(rng.getrandbits(64)):
-                params = dict(self._custom(dict(params)))
+                changed = self._custom(dict(params))
+            params = self._checked(changed, donor)
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
         # define-by-run parameters, which are copied
         drawn = {path: value for path, value in params.items() if path not in self._space}
@@ -151,6 +153,18 @@ class Explorer:
             for path, value in result.items()
             if value != donor.get(path)
         }
+
+    def _checked(self, changed: Any, donor: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the params that `custom` has returned, or raise an error that says what is wrong with them."""
+        if not isinstance(changed, Mapping):
+            raise TypeError(
+                f'custom_explore_fn must return the changed params, such as {{"lr": 0.1}}, but returned {show(changed)}'
+            )
+        known = {parameter.path for parameter in self._space.parameters} | set(donor)
+        for path in changed:
+            if path not in known:
+                raise ValueError(f"custom_explore_fn returned {path!r}, which is not a parameter{nearest(path, known)}")
+        return dict(changed)
 
     def _why_new(self, path: str) -> str:
         return "new branch" if self._space[path].condition is not None else "new parameter"
