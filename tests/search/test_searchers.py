@@ -366,6 +366,17 @@ def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
     assert len({str(p) for p in found}) == 4
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler", "NSGAIISampler", "NSGAIIISampler"])
+def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
+    sampler = getattr(optuna.samplers, kind)(constraints_func=lambda trial: [trial.params["x"] - 3])
+    for given in (sampler, optuna.samplers.PartialFixedSampler({"c": "b"}, sampler)):
+        with pytest.raises(SpecError, match=r"its constraints_func would not be called; .* constraints=") as caught:
+            from_argument(given)
+        assert caught.value.errors[0][0] == "/search/sampler"
+    assert repr(from_argument(getattr(optuna.samplers, kind)())) == f"OptunaSearch({kind})"
+
+
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_samplers_with_values_take_those_of_the_space() -> None:
     of = task(Space.from_python({"x": uniform(0, 10), "lr": loguniform(1e-4, 1e-1), "c": choice(["a", "b"])}))

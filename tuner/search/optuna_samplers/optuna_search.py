@@ -29,7 +29,8 @@ class OptunaSearch(ModelBased):
     Each proposal comes from a copy of the given sampler. The copy's random generators are seeded for the trial that is
     proposed. So a sampler must keep what it learns in the study's attributes, as all of Optuna's own samplers do, and not
     in itself. The sampler runs in another process, because a proposal can take a long time. The values of a `GridSampler` or a
-    `PartialFixedSampler` are values of the search space.
+    `PartialFixedSampler` are values of the search space. A sampler's `constraints_func` is refused, since it would read what only
+    Optuna's own trials have; use `constraints`.
 
     Args:
         sampler: a sampler object, or the name of an Optuna sampler.
@@ -56,6 +57,12 @@ class OptunaSearch(ModelBased):
         if isinstance(sampler, BaseSampler):
             if options:
                 raise SpecError("options are only allowed for a sampler that is given by name", "/options")
+            if _has_constraints_func(sampler):
+                message = (
+                    "its constraints_func would not be called; name the bounds on metrics instead, as in "
+                    'OptunaSearch(sampler, constraints={"size": {"max": 5}})'
+                )
+                raise SpecError(message, "/sampler")
             self._sampler, self.sampler_name = sampler, type(sampler).__name__
         elif isinstance(sampler, str):
             self._sampler, self.sampler_name = _named(sampler, options or {}), sampler
@@ -111,6 +118,17 @@ def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
                 raise
             raise SpecError(str(error) or f"{name} does not accept these options", "/options") from error
     return sampler
+
+
+def _has_constraints_func(thing: Any, depth: int = 0) -> bool:
+    """Return whether a sampler of Optuna, or a part of it, has a constraints_func. Optuna calls it after a trial of its own."""
+    if not type(thing).__module__.startswith("optuna.samplers"):
+        return False
+    parts = vars(thing)
+    return parts.get("_constraints_func") is not None or (
+        depth < 5
+        and any(_has_constraints_func(part, depth + 1) for part in parts.values() if hasattr(part, "__dict__"))
+    )
 
 
 def _seed(thing: Any, seed: int, depth: int = 0) -> None:
