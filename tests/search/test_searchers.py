@@ -16,10 +16,11 @@ import pytest
 from scipy.stats import qmc
 
 from tests.search.driving import CONDITIONAL, FLAT, ONE, TWO, Drive, hill, make, task
+from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search import RandomSearch, TPESearch, from_argument, from_json, known_space
+from tuner.search import DefineByRunSearch, OptunaSearch, RandomSearch, TPESearch, from_argument, from_json, known_space
 from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, uniform
 
@@ -289,6 +290,24 @@ def test_warm_start_of_another_space() -> None:
         make({"type": "tpe", "warm_start": [({"x": 7}, 2)]}, of)
     with pytest.raises(SpecError, match="expected 1 values, got 2"):
         make({"type": "tpe", "warm_start": [({"x": 0.5}, [1, 2])]}, of)
+
+
+def test_a_study_with_the_other_direction_is_no_warm_start() -> None:
+    space = Space.from_python({"x": uniform(0, 1)})
+    for searcher in (TPESearch, OptunaSearch, DefineByRunSearch):
+        for direction in ("minimize", "maximize"):
+            study = optuna.create_study(direction=direction)
+            study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+            sampler = (optuna.samplers.TPESampler(),) if searcher is OptunaSearch else ()
+            found = searcher(*sampler, warm_start=study)
+            if direction == "maximize":
+                make(found, task(space))
+                continue
+            with pytest.raises(
+                SpecError, match="the study minimizes its values, and this search maximizes score; pass a list"
+            ):
+                found.setup(task(space))
+            make(found, task(space, (Objective("score", "min"),)))
 
 
 def test_tpe_draws_again_where_it_would_repeat() -> None:
