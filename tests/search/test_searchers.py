@@ -399,7 +399,7 @@ def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_samplers_with_values_take_those_of_the_space() -> None:
     of = task(Space.from_python({"x": uniform(0, 10), "lr": loguniform(1e-4, 1e-1), "c": choice(["a", "b"])}))
-    grid = {"x": [1.0, 5.0, 10.0], "lr": [1e-3], "c": ["a", "b"]}
+    grid: dict[str, list[Any]] = {"x": [1.0, 5.0, 10.0], "lr": [1e-3], "c": ["a", "b"]}
     options = {"type": "optuna", "sampler": "GridSampler", "options": {"search_space": grid}}
     for given in (options, from_argument(optuna.samplers.GridSampler(grid, seed=3))):
         found = {(p["x"], round(p["lr"], 12), p["c"]) for p in params_of(given, of, 6, stops=0.0)}
