@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tuner
 from tests.schedulers.driving import SPACE as WIDE
 from tests.schedulers.examples import SCHEDULERS
+from tuner import schedulers
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import Limits, Objective, Spec
@@ -397,6 +398,17 @@ def test_trials_end_at_the_smaller_max_t_and_the_log_names_both(max_t: int | Non
     smaller = f"trials end at max_t {min(own, max_t or own):g}, the smaller of two"
     both = f"{smaller}: the experiment's max_t is {max_t}, and the scheduler's own is {own:g}"
     assert noted == ([] if max_t is None else [both])
+
+
+@pytest.mark.parametrize("scheduler", sorted({*schedulers.REGISTRY} - {"pbt_replay", "async_hyperband"}))
+def test_the_log_says_if_the_scheduler_disregards_the_constraints(scheduler: str) -> None:
+    for constraints in ({"loss": {"max": 1}}, {}):
+        own = {"type": "tpe", "constraints": constraints}
+        result = search(scheduler=scheduler, search_alg=own, num_samples=4)
+        said = any(
+            "without regard to the constraints" in note.reason for note in result.decisions if isinstance(note, d.Note)
+        )
+        assert said == (bool(constraints) and scheduler not in ("asha", "fifo", "freeze_thaw"))
 
 
 @pytest.mark.parametrize("search_alg", [None, "random", "grid"])

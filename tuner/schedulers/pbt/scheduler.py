@@ -94,6 +94,7 @@ class PopulationBasedTraining(Scheduler):
     """
 
     TYPE = "pbt"
+    HEEDS_CONSTRAINTS = False
     SAVES_AT_MILESTONES = True
 
     def __init__(
