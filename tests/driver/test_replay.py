@@ -229,6 +229,37 @@ def test_a_constraint_holds_for_both_sides() -> None:
     assert all((c.recorded.value is None) == (widths[c.number] == 64) for c in found.trials)
 
 
+def test_the_constraints_of_the_experiment_hold_with_another_searcher() -> None:
+    record = recording(searched("fifo").log)
+    constraints = {"size": {"max": 16}}
+    for searcher in ("random", {"type": "tpe"}):
+        found = again(record, "asha", searcher, resolved={"constraints": constraints})
+        inside, outside = ([c for c in found.trials if (c.params["width"] == 16) == good] for good in (True, False))
+        assert max(c.replayed.iterations for c in inside if c.replayed) == MAX_T
+        beaten = [c for c in outside if c.replayed and c.replayed.reason.startswith("stopped")]
+        assert len(beaten) >= 0.8 * len(outside)
+    own = again(record, "asha", {"type": "tpe", "constraints": constraints})
+    assert all((c.recorded.value is None) == (c.params["width"] != 16) for c in own.trials)
+
+
+def test_a_searcher_that_the_scheduler_does_not_use_is_not_named() -> None:
+    record = recording(searched("fifo").log)
+    scheduler = {"type": "freeze_thaw", "budget": 3}
+    found = again(record, scheduler, {"type": "tpe", "constraints": {"size": {"max": 16}}})
+    assert (found.method, found.search) == ("freeze_thaw(budget=3)", None)
+    assert found.notes[-1] == "freeze_thaw proposes configurations itself, so tpe was not used"
+    assert again(record, scheduler).notes[-1] != found.notes[-1]
+    best = next(c for c in found.trials if c.number == found.replayed.best_trial)
+    assert best.params["width"] == 16
+
+
+@pytest.mark.parametrize("slots", [0, -1, "3"])
+def test_a_number_of_concurrent_trials_that_makes_no_sense(slots: Any) -> None:
+    record = recording(searched("fifo").log)
+    with pytest.raises(SpecError, match="max_concurrent_trials: expected"):
+        replay(spec_of(), SPACE, record, Parts(schedulers.from_argument("asha")), max_concurrent_trials=slots)
+
+
 def test_population_based_training_is_refused_with_the_reason() -> None:
     with pytest.raises(SpecError, match="changes configurations during training"):
         again(searched("fifo"), {"type": "pbt", "perturbation_interval": 3})

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tuner
 from tests.schedulers.driving import SPACE as WIDE
 from tests.schedulers.examples import SCHEDULERS
+from tuner import schedulers
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import Limits, Objective, Spec
@@ -399,6 +400,17 @@ def test_trials_end_at_the_smaller_max_t_and_the_log_names_both(max_t: int | Non
     assert noted == ([] if max_t is None else [both])
 
 
+@pytest.mark.parametrize("scheduler", sorted({*schedulers.REGISTRY} - {"pbt_replay", "async_hyperband"}))
+def test_the_log_says_if_the_scheduler_disregards_the_constraints(scheduler: str) -> None:
+    for constraints in ({"loss": {"max": 1}}, {}):
+        own = {"type": "tpe", "constraints": constraints}
+        result = search(scheduler=scheduler, search_alg=own, num_samples=4)
+        said = any(
+            "without regard to the constraints" in note.reason for note in result.decisions if isinstance(note, d.Note)
+        )
+        assert said == (bool(constraints) and scheduler not in ("asha", "fifo", "freeze_thaw"))
+
+
 @pytest.mark.parametrize("search_alg", [None, "random", "grid"])
 def test_a_grid_beside_other_parameters_is_run_once(search_alg: str | None) -> None:
     space = {"x": tuner.uniform(0, 1), "width": tuner.grid_search([16, 32, 64])}
@@ -415,6 +427,37 @@ def test_the_grid_searcher_runs_all_choices_once() -> None:
 def test_a_generator_that_yields_something_else_is_told_so() -> None:
     with pytest.raises(TypeError, match=r"must yield tuner\.Step"):
         search(lambda config, checkpoint: iter([{"loss": 1.0}]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": 3}, "metric: expected the name of a metric, or a list of names, got int 3"),
+        ({"metric": []}, "metric: expected the name of a metric, or a list of names, got list []"),
+        ({"metric": ["m", "m"]}, "metric: the same metric twice"),
+        ({"mode": None}, 'mode: expected "min" or "max", or a list with one of them for each metric, got nothing'),
+        ({"num_samples": 0}, "num_samples: expected at least 1, got 0"),
+        ({"num_samples": 1.5}, "num_samples: expected an integer, got float 1.5"),
+        ({"max_t": "5"}, "max_t: expected an integer, got str '5'"),
+        ({"max_concurrent_trials": -1}, "max_concurrent_trials: expected at least 1, got -1"),
+        ({"max_failed_trials": 0}, "max_failed_trials: expected at least 1, got 0"),
+        ({"repeats": "always"}, "repeats: expected an integer, got str 'always'"),
+        ({"seed": None, "max_failures": -1}, "max_failures: expected at least 0, got -1"),
+        ({"time_budget_s": -1}, "time_budget_s: expected a number above 0, got -1"),
+        ({"budget": float("nan")}, "budget: expected a number, got float nan"),
+        ({"startup_s": "5"}, "startup_s: expected a number, got str '5'"),
+        ({"time_attr": ""}, "time_attr: expected the name of a metric, got str ''"),
+        ({"num_workers": 0}, "num_workers: expected at least 1, got 0"),
+        ({"num_workers": {"min": "1", "max": 2}}, "num_workers: expected an integer or"),
+        ({"resources_allocation": "first"}, 'resources_allocation: expected "even" or "top", got str \'first\''),
+    ],
+)
+def test_arguments_that_no_search_could_use(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        simulate(
+            lambda config, checkpoint: iter(()), {"x": tuner.uniform(0, 1)}, **{"metric": "m", "mode": "min", **options}
+        )
+    assert message in str(caught.value)
 
 
 def test_mistakes_in_every_argument_are_told_of_at_once() -> None:

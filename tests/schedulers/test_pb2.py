@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.schedulers.driving import SPACE, Feed, context
 from tests.schedulers.oracles import ray_schedulers
@@ -260,3 +261,29 @@ def test_bad_bounds(bounds: dict[str, Any], says: str) -> None:
 def test_a_space_of_choices_is_refused() -> None:
     with pytest.raises(SpecError, match="pb2 changes numbers, and this space has none: use pbt"):
         PB2().setup(context(num_samples=4, space=Space({"c": choice(["x", "y"])})))
+
+
+def test_decisions_and_fits_use_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[int]] = {}
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            found = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+            threads.setdefault(function.__name__, set()).update(found)
+            return function(*arguments)
+
+        return call
+
+    def train(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range(checkpoint or 0, 12):
+            yield Step({"m": config["lr"] - step / 100}, seconds=1.0, checkpoint=step + 1)
+
+    for place, name in ((bandit, "fit"), (Bandit, "predict")):
+        monkeypatch.setattr(place, name, counted(getattr(place, name)))
+    with threadpool_limits(2, user_api="blas"):
+        space = {"lr": uniform(0, 1)}
+        done = simulate(
+            train, space, metric="m", mode="max", num_samples=4, max_t=12, scheduler=PB2(perturbation_interval=2)
+        )
+    assert done.error is None
+    assert threads == {"fit": {1}, "predict": {1}}

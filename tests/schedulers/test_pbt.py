@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import KeptCheckpoint
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
-from tuner.schedulers import PopulationBasedTraining, from_json
+from tuner.schedulers import PB2, PopulationBasedTraining, from_json
 from tuner.schedulers.pbt.explore import Explorer, read_mutations
 from tuner.space import Space, choice, loguniform, randint, uniform
 
@@ -275,6 +276,43 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
     assert drive.core.ended
 
 
+def test_functions_of_the_user_draw_the_same_with_the_same_seed() -> None:
+    draws = {"lr": lambda: random.uniform(0.1, 0.9), "n": lambda: int(2 ** numpy.random.randint(0, 4))}
+    custom = Explorer(MUTATED, {}, 0.0, (1.2, 0.8), lambda params: {**params, "lr": random.random()})
+    for explorer in (Explorer(MUTATED, dict(read_mutations(draws)), 1.0, (1.2, 0.8), None), custom):
+        found = []
+        for seed in (1, 1, 2):
+            before = random.getstate()
+            found.append(explorer({"lr": 0.5, "n": 4, "b": 32}, random.Random(seed))[0])
+            assert random.getstate() == before
+            random.random()
+        assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            None,
+            'TypeError: custom_explore_fn must return the changed params, such as {"lr": 0.1}, but returned nothing',
+        ),
+        (3, "but returned int 3"),
+        ({"lrr": 0.5}, "ValueError: custom_explore_fn returned 'lrr', which is not a parameter; did you mean lr?"),
+        ({"opt": {"lr": 0.5}}, "custom_explore_fn returned 'opt', which is not a parameter; choose from b, lr, n"),
+    ],
+)
+def test_what_a_custom_explore_function_must_return(returned: Any, message: str) -> None:
+    def train(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        for step in range(checkpoint or 0, 8):
+            yield Step({"m": config["lr"] * step}, seconds=1.0, checkpoint=step + 1)
+
+    for kind in (PopulationBasedTraining, PB2):
+        scheduler = kind(perturbation_interval=2, custom_explore_fn=lambda params: returned)
+        done = simulate(train, MUTATED, metric="m", mode="max", num_samples=4, max_t=8, scheduler=scheduler)
+        assert done.error is not None
+        assert message in done.error
+
+
 def test_custom_explore_function_has_the_last_word_within_the_domain() -> None:
     explorer = Explorer(SPACE, {}, 0.0, (1.2, 0.8), lambda params: {**params, "lr": 7.0, "width": 17, "depth": 3})
     params, how = explorer(
@@ -352,6 +390,7 @@ def test_mutations_come_back_from_json() -> None:
         ({"quantile_fraction": 0.6}, "quantile_fraction: expected at most 0.5, got 0.6"),
         ({"perturbation_interval": 0}, "perturbation_interval: expected a number above 0"),
         ({"perturbation_factors": [1.2, -1]}, "perturbation_factors.1: expected a number above 0, got -1"),
+        ({"custom_explore_fn": 5}, "custom_explore_fn: expected a function or its name, got 5"),
         ({"custom_explore_fn": "nowhere:f"}, "custom_explore_fn: 'nowhere:f' cannot be imported"),
     ],
 )

@@ -116,6 +116,26 @@ def test_an_iteration_limit_asks_for_nothing_before_it() -> None:
     assert 0 < milestone < 1e-300
 
 
+@pytest.mark.parametrize("kind", ["plateau", "experiment_plateau"])
+@pytest.mark.parametrize("values", [(1e300, -1e300, 5.0), (1.7e308, 1.7e308, 1.6e308), (1e200, 2.0, 3.0)])
+def test_a_plateau_of_huge_values(kind: str, values: tuple[float, ...]) -> None:
+    reports = [Step({"m": value}, seconds=1.0) for value in (*values, *[1.0] * 5)]
+    stop = {"type": kind} | ({"top": 3} if kind == "experiment_plateau" else {"num_results": 3, "grace_period": 0})
+    done = simulate(
+        lambda config, checkpoint: iter(reports),
+        SPACE,
+        metric="m",
+        mode="max",
+        num_samples=1,
+        scheduler="fifo",
+        stop=stop,
+    )
+    assert (done.state, done.error) == (ExperimentState.COMPLETED, None)
+    assert len(done.history) == (
+        6 if kind == "plateau" else len(reports)
+    )  # the last three are the first without a change
+
+
 def test_a_retried_report_replaces_the_first_in_a_plateau() -> None:
     ours = Fed(TrialPlateauStopper(std=0.01, num_results=3, grace_period=0))
     for iteration, value in [(1, 0.5), (2, 0.9), (2, 0.5)]:

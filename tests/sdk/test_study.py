@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psutil
 import pytest
 
@@ -27,6 +28,7 @@ from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
 from tuner.sdk.study import Study
+from tuner.search import DefineByRunSearch, OptunaSearch
 from tuner.store import Store
 
 SPACE = {"x": tuner.uniform(0, 1), "width": tuner.choice([16, 32, 64])}
@@ -341,6 +343,20 @@ def test_wrong_arguments_are_listed_and_nothing_is_created(store: Store) -> None
     with pytest.raises(TypeError, match="did you mean 'max_concurrent_trials'"):
         study_of(max_concurent_trials=3)
     assert not store.experiments.page().items
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_searcher_that_was_refused_can_be_used_with_another_space(nested: bool) -> None:
+    searcher: Any = OptunaSearch(optuna.samplers.BruteForceSampler())
+    searcher = DefineByRunSearch(searcher) if nested else searcher
+    options: dict[str, Any] = {"metric": "m", "mode": "min", "scheduler": "fifo", "search_alg": searcher}
+    with pytest.raises(SpecError, match="BruteForceSampler does not support this space"):
+        tuner.create_study({"x": tuner.uniform(0, 1)}, name="first", **options)
+    with tuner.create_study({"x": tuner.choice(["a", "b"])}, name="second", **options) as study:
+        trial = study.ask()
+        assert trial is not None
+        assert trial.config["x"] in ("a", "b")
 
 
 def test_a_report_without_numbers_is_refused_and_the_trial_goes_on() -> None:

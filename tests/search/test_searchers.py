@@ -16,10 +16,11 @@ import pytest
 from scipy.stats import qmc
 
 from tests.search.driving import CONDITIONAL, FLAT, ONE, TWO, Drive, hill, make, task
+from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search import RandomSearch, TPESearch, from_argument, from_json, known_space
+from tuner.search import DefineByRunSearch, OptunaSearch, RandomSearch, TPESearch, from_argument, from_json, known_space
 from tuner.search.base import SearcherContext
 from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, uniform
 
@@ -291,6 +292,24 @@ def test_warm_start_of_another_space() -> None:
         make({"type": "tpe", "warm_start": [({"x": 0.5}, [1, 2])]}, of)
 
 
+def test_a_study_with_the_other_direction_is_no_warm_start() -> None:
+    space = Space.from_python({"x": uniform(0, 1)})
+    for searcher in (TPESearch, OptunaSearch, DefineByRunSearch):
+        for direction in ("minimize", "maximize"):
+            study = optuna.create_study(direction=direction)
+            study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+            sampler = (optuna.samplers.TPESampler(),) if searcher is OptunaSearch else ()
+            found = searcher(*sampler, warm_start=study)
+            if direction == "maximize":
+                make(found, task(space))
+                continue
+            with pytest.raises(
+                SpecError, match="the study minimizes its values, and this search maximizes score; pass a list"
+            ):
+                found.setup(task(space))
+            make(found, task(space, (Objective("score", "min"),)))
+
+
 def test_tpe_draws_again_where_it_would_repeat() -> None:
     space = Space.from_python({"a": choice([1, 2, 3, 4]), "b": randint(0, 5)})
     of = task(space)
@@ -364,6 +383,33 @@ def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
     of = task(Space.from_python({"a": choice(["x", "y"]), "b": choice(["z", "w"])}))
     found = params_of({"type": "optuna", "sampler": "BruteForceSampler"}, of, 4, stops=0.0)
     assert len({str(p) for p in found}) == 4
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler", "NSGAIISampler", "NSGAIIISampler"])
+def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
+    sampler = getattr(optuna.samplers, kind)(constraints_func=lambda trial: [trial.params["x"] - 3])
+    for given in (sampler, optuna.samplers.PartialFixedSampler({"c": "b"}, sampler)):
+        with pytest.raises(SpecError, match=r"its constraints_func would not be called; .* constraints=") as caught:
+            from_argument(given)
+        assert caught.value.errors[0][0] == "/search/sampler"
+    assert repr(from_argument(getattr(optuna.samplers, kind)())) == f"OptunaSearch({kind})"
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_samplers_with_values_take_those_of_the_space() -> None:
+    of = task(Space.from_python({"x": uniform(0, 10), "lr": loguniform(1e-4, 1e-1), "c": choice(["a", "b"])}))
+    grid: dict[str, list[Any]] = {"x": [1.0, 5.0, 10.0], "lr": [1e-3], "c": ["a", "b"]}
+    options = {"type": "optuna", "sampler": "GridSampler", "options": {"search_space": grid}}
+    for given in (options, from_argument(optuna.samplers.GridSampler(grid, seed=3))):
+        found = {(p["x"], round(p["lr"], 12), p["c"]) for p in params_of(given, of, 6, stops=0.0)}
+        assert found == {(x, 1e-3, c) for x in grid["x"] for c in grid["c"]}
+    inner = optuna.samplers.PartialFixedSampler({"c": "b"}, optuna.samplers.RandomSampler())
+    fixed = params_of(from_argument(optuna.samplers.PartialFixedSampler({"x": 5}, inner)), of, 4)
+    assert {(p["x"], p["c"]) for p in fixed} == {(5.0, "b")}
+    assert len({p["lr"] for p in fixed}) == 4
+    with pytest.raises(SpecError, match="GridSampler does not support this space: 11.0 is not in x: from 0 to 10"):
+        make(from_argument(optuna.samplers.GridSampler(grid | {"x": [11.0]})), of)
 
 
 def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:

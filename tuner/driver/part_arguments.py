@@ -62,7 +62,18 @@ def parts_of(scheduler: Any, search_alg: Any, stop: Any, mistakes: ErrorCollecto
         parts["stopper"] = stopper_part(stop)
     for part in (parts.get("scheduler"), parts.get("stopper")):
         _begin_anew(part)
+    _forget_search(parts.get("searcher"))
     return Parts(**parts)
+
+
+def _forget_search(searcher: Searcher | None) -> None:
+    """Remove the context of an earlier search, with which a pickled searcher would be set up again."""
+    if searcher is None:
+        return
+    vars(searcher).pop("context", None)
+    inner = getattr(searcher, "search", None)
+    if isinstance(inner, Searcher):
+        _forget_search(inner)
 
 
 def _begin_anew(part: Scheduler | Stopper | None) -> None:

@@ -24,6 +24,7 @@ from tuner.driver.core.rules.words import counted
 from tuner.driver.recording import RecordedReport, RecordedTrial, Recording
 from tuner.driver.virtual_loop import SimulatedGroups, Step, VirtualLoop, virtual_loop
 from tuner.errors import SpecError
+from tuner.options import check_integer
 from tuner.schedulers.base import Choice, Fact, Scheduler
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.constraints import Constraint, read
@@ -143,13 +144,19 @@ def replay(
     """
     if not record.reports:
         raise SpecError("no trial of the experiment has reported, so there is nothing to replay")
+    if max_concurrent_trials is not None:
+        check_integer("max_concurrent_trials", max_concurrent_trials, at_least=1)
     parts = parts or Parts()
     wanted = parts.searcher
     trials = list(record.trials.values())
-    constraints = read(spec.resolved.get("constraints"))
+    constraints = read(spec.resolved.get("constraints")) or list(
+        wanted.metric_constraints() if wanted is not None else ()
+    )
+    if parts.scheduler is not None and parts.scheduler.PROPOSES:
+        wanted = None  # such a scheduler uses only the constraints of a searcher
     used = _Unused(trials, space) if wanted is not None else None
     searcher: Searcher = (
-        Nearest(wanted, used) if wanted is not None and used is not None else InOrder(trials, constraints)
+        Nearest(wanted, used, constraints) if wanted is not None and used is not None else InOrder(trials, constraints)
     )
     changed = _as_replayed(spec, parts.scheduler, record, max_concurrent_trials)
     core = assemble(
@@ -171,7 +178,12 @@ def replay(
     groups = RecordedGroups(loop, record)
     loop.groups = groups
     loop.run()
-    return _compared(core, scheduler, wanted, record, groups, loop.clock.now - record.startup_s, constraints, used)
+    duration = loop.clock.now - record.startup_s
+    found = _compared(core, scheduler, wanted, record, groups, duration, constraints, used)
+    if wanted is parts.searcher or parts.searcher is None:
+        return found
+    unused = f"{scheduler.TYPE} proposes configurations itself, so {parts.searcher.TYPE} was not used"
+    return replace(found, notes=(*found.notes, unused))
 
 
 def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slots: int | None) -> Spec:
@@ -292,8 +304,8 @@ class Nearest(Searcher):
 
     TYPE: ClassVar[str] = "recorded"
 
-    def __init__(self, inner: Searcher, unused: _Unused) -> None:
-        self._inner, self._unused = inner, unused
+    def __init__(self, inner: Searcher, unused: _Unused, constraints: Sequence[Constraint]) -> None:
+        self._inner, self._unused, self._constraints = inner, unused, constraints
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
@@ -310,7 +322,7 @@ class Nearest(Searcher):
         return Suggestion(dict(found.params), {**proposed.state, RECORDED: found.number}, proposed.note)
 
     def metric_constraints(self) -> Sequence[Constraint]:
-        return self._inner.metric_constraints()
+        return self._constraints
 
 
 class OverRecorded(Scheduler):

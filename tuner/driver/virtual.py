@@ -17,6 +17,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal
 
 from tuner.domain.batch import Entry
@@ -31,9 +32,11 @@ from tuner.driver.restarts import with_restarts
 from tuner.driver.virtual_loop import Evaluate, VirtualLoop, virtual_loop
 from tuner.driver.virtual_loop import Step as Step
 from tuner.errors import ErrorCollector, SpecError
+from tuner.options import check_number
 from tuner.schedulers.base import Scheduler
 from tuner.search.base import Searcher
 from tuner.space import Space
+from tuner.space.words import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,27 @@ def simulate(
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
     """
     mistakes = ErrorCollector()
+    for name, count, least in (
+        ("num_samples", num_samples, 1),
+        ("max_t", max_t, 1),
+        ("max_concurrent_trials", max_concurrent_trials, 1),
+        ("max_failed_trials", max_failed_trials, 1),
+        ("max_failures", max_failures, 0),
+        ("repeats", None if repeats == "auto" else repeats, 0),
+        ("cluster_workers", cluster_workers, 1),
+        ("seed", seed, 0),
+    ):
+        with mistakes:
+            _check_count(name, count, least)
+    for name, seconds in (("time_budget_s", time_budget_s), ("budget", budget)):
+        if seconds is not None:
+            with mistakes:
+                check_number(name, seconds, above=0)
+    with mistakes:
+        check_number("startup_s", startup_s, at_least=0)
+    with mistakes:
+        if not isinstance(time_attr, str) or not time_attr:
+            raise SpecError(f"expected the name of a metric, got {show(time_attr)}", "/time_attr")
     with mistakes:
         _check_evaluate(evaluate)
     with mistakes:
@@ -175,6 +199,16 @@ def simulate(
     return done
 
 
+def _check_count(name: str, value: Any, least: int) -> None:
+    """Raise SpecError unless the value is None or a whole number of at least `least`."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SpecError(f"expected an integer, got {show(value)}", f"/{name}")
+    if value < least:
+        raise SpecError(f"expected at least {least}, got {value}", f"/{name}")
+
+
 def _check_evaluate(evaluate: Evaluate) -> None:
     """Raise SpecError unless the function can be called with a configuration and a checkpoint."""
     try:
@@ -189,9 +223,13 @@ def _check_evaluate(evaluate: Evaluate) -> None:
 
 def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal["even", "top"]) -> Scaling:
     """Return the scaling of a simulated search."""
+    if resources_allocation not in ("even", "top"):
+        raise SpecError(f'expected "even" or "top", got {show(resources_allocation)}', "/resources_allocation")
     if not isinstance(num_workers, Mapping):
+        _check_count("num_workers", num_workers, 1)
         return Scaling(num_workers=num_workers)
-    if num_workers.keys() != {"min", "max"} or not 1 <= num_workers["min"] <= num_workers["max"]:
+    whole = all(isinstance(value, Integral) for value in num_workers.values())
+    if num_workers.keys() != {"min", "max"} or not whole or not 1 <= num_workers["min"] <= num_workers["max"]:
         raise SpecError(f'expected an integer or {{"min": 1, "max": 8}}, got {dict(num_workers)}', "/num_workers")
     return Scaling(
         num_workers=num_workers["min"], max_workers=num_workers["max"], resources_allocation=resources_allocation
@@ -200,9 +238,14 @@ def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal
 
 def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tuple[Objective, ...]:
     """Check the metrics and their modes, and return the objectives."""
+    if not isinstance(metric, str | list | tuple) or not metric:
+        raise SpecError(f"expected the name of a metric, or a list of names, got {show(metric)}", "/metric")
+    if not isinstance(mode, str | list | tuple):
+        message = f'expected "min" or "max", or a list with one of them for each metric, got {show(mode)}'
+        raise SpecError(message, "/mode")
     metrics = [metric] if isinstance(metric, str) else list(metric)
     modes = [mode] * len(metrics) if isinstance(mode, str) else list(mode)
-    if not metrics or len(modes) != len(metrics):
+    if len(modes) != len(metrics):
         raise SpecError(f"expected one mode for each of {len(metrics)} metrics, got {len(modes)}", "/mode")
     for name in metrics:
         if not isinstance(name, str) or not name:
@@ -210,6 +253,8 @@ def objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode]) -> tupl
     for m in modes:
         if m not in ("min", "max"):
             raise SpecError(f"expected 'min' or 'max', got {m!r}", "/mode")
+    if len(set(metrics)) != len(metrics):
+        raise SpecError("the same metric twice", "/metric")
     return tuple(Objective(n, m) for n, m in zip(metrics, modes, strict=True))
 
 

@@ -61,6 +61,7 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     """
 
     TYPE = "asha_promotion"
+    HEEDS_CONSTRAINTS = False
     STATE = PromotionState
     RUNG = PromotionRung
 

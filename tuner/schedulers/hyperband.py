@@ -98,6 +98,7 @@ class HyperBandScheduler(Scheduler):
     """
 
     TYPE = "hyperband"
+    HEEDS_CONSTRAINTS = False
 
     def __init__(self, max_t: float | None = None, reduction_factor: float = 3, time_attr: str | None = None) -> None:
         if max_t is not None:

@@ -69,6 +69,7 @@ class MedianStoppingRule(Scheduler):
     """
 
     TYPE = "median"
+    HEEDS_CONSTRAINTS = False
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class MOASHAScheduler(SuccessiveHalving):
     """
 
     TYPE = "moasha"
+    HEEDS_CONSTRAINTS = False
     SEVERAL_OBJECTIVES = True
     STATE = MoashaState
     RUNG = list

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.domain.experiment import Objective
 from tuner.errors import SpecError
 from tuner.space import Space
 from tuner.space.values import is_number
@@ -53,6 +54,25 @@ def plain(option: Any) -> list[dict[str, Any]]:
         numbers = [float(v) for v in values]
         out.append({"params": dict(params), "value": numbers[0] if len(numbers) == 1 else numbers})
     return out
+
+
+def modes_of(option: Any) -> tuple[str, ...]:
+    """Return "min" or "max" for each objective of an `optuna.Study`; () for any other form of the option."""
+    if not (hasattr(option, "get_trials") and hasattr(option, "directions")):
+        return ()
+    return tuple("max" if direction.name == "MAXIMIZE" else "min" for direction in option.directions)
+
+
+def check_modes(modes: Sequence[str], objectives: Sequence[Objective]) -> None:
+    """Raise SpecError if results from a study with these modes would be read the wrong way round. No modes fit any search."""
+    for mode, objective in zip(modes, objectives, strict=False):
+        if mode != objective.mode:
+            words = {"min": "minimizes", "max": "maximizes"}
+            message = (
+                f"the study {words[mode]} its values, and this search {words[objective.mode]} {objective.metric}; pass a list of "
+                f"(params, value) with values of {objective.metric} instead"
+            )
+            raise SpecError(message, "/search/warm_start")
 
 
 def _of_study(study: Any) -> list[tuple[dict[str, Any], list[float]]]:

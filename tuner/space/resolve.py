@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,17 +105,27 @@ def call(function: Function, config: Any, seed: int) -> Any:
     """Call the function with `random` and `numpy.random` seeded, and restore their states afterwards."""
     if isinstance(function.func, Opaque):
         raise SpecError("this space was read without its Python objects", "/space")
+    with seeded(seed):
+        try:
+            return thaw(function.func(config) if function.takes_config else function.func())
+        except Unresolved:
+            raise
+        except Exception as error:
+            raise SpecError(
+                f"the function passed to sample_from raised {error!r}", f"/space/{function.path}"
+            ) from error
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed `random` and `numpy.random` for the duration of the block."""
     import numpy
 
     state, numpy_state = random.getstate(), numpy.random.get_state()
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     try:
-        return thaw(function.func(config) if function.takes_config else function.func())
-    except Unresolved:
-        raise
-    except Exception as error:
-        raise SpecError(f"the function passed to sample_from raised {error!r}", f"/space/{function.path}") from error
+        yield
     finally:
         random.setstate(state)
         numpy.random.set_state(numpy_state)

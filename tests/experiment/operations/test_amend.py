@@ -121,6 +121,17 @@ def test_mistakes_in_changes(sqlite_store: Store, changes: dict[str, Any], point
     assert caught.value.errors == [(pointer, message)]
 
 
+def test_a_time_budget_that_was_added_later_can_be_removed(sqlite_store: Store) -> None:
+    """The driver has set the number of trials of a search that was created without any limit, so the search still ends."""
+    made, _, _ = begin(sqlite_store, spec=a_spec())
+    amend_experiment(sqlite_store, made.public_id, {"limits": {"time_budget_s": 60}})
+    assert amend_experiment(sqlite_store, made.public_id, {"limits": {"time_budget_s": None}}).spec == made.spec
+    amend_experiment(sqlite_store, made.public_id, {"num_samples": 5, "limits": {"time_budget_s": 60}})
+    amend_experiment(sqlite_store, made.public_id, {"num_samples": None})
+    with pytest.raises(SpecError, match="null needs num_samples"):
+        amend_experiment(sqlite_store, made.public_id, {"limits": {"time_budget_s": None}})
+
+
 def test_an_ended_experiment_is_continued_by_the_next_driver(store: Store) -> None:
     made = ended(store)
     assert store.drivers.claimable(time.time()) == []

@@ -48,3 +48,14 @@ def test_a_time_budget_is_replaced_by_a_number_of_trials() -> None:
 
 def test_no_time_budget_stays_none() -> None:
     assert parse_changes(a_spec(), WITHOUT_TIME) == {}
+
+
+def test_the_last_limit_stays_if_the_other_was_removed_before() -> None:
+    spec = timed(budget=3.0, scheduler={"type": "freeze_thaw"})
+    spec = spec.amended(parse_changes(spec, WITHOUT_TIME))
+    with pytest.raises(SpecError) as caught:
+        parse_changes(spec, {"limits": {"budget": None}})
+    message = "null needs num_samples or limits.time_budget_s, because the experiment would never end without it"
+    assert caught.value.errors == [("/limits/budget", message)]
+    for other in (timed(budget=3.0, scheduler={"type": "freeze_thaw"}), spec.amended({"num_samples": 4})):
+        assert parse_changes(other, {"limits": {"budget": None}}) == {"limits": {"budget": None}}

@@ -325,8 +325,8 @@ def amend_experiment(
     """
 
     def amend(record: ExperimentRecord) -> None:
-        begun = record.driver_epoch > 0
-        changes, read = parse_changes(record.spec, data, begun=begun), record.revision if revision is None else revision
+        begun, read = record.driver_epoch > 0, record.revision if revision is None else revision
+        changes = parse_changes(record.spec, data, begun=begun, has_default=_has_default_samples(record))
         if "space" in changes:
             if record.source == "study":
                 raise Conflict(
@@ -389,6 +389,12 @@ def _samples_so_far(store: Store, record: ExperimentRecord) -> int:
     if runs_grid(record.spec):
         return 1
     return store.log.count_samples(record.id)
+
+
+def _has_default_samples(record: ExperimentRecord) -> bool:
+    """Return whether the driver has set num_samples, because the spec had neither num_samples nor a time budget."""
+    first = record.first_spec
+    return first.num_samples is None and first.limits.time_budget_s is None and "num_samples" not in record.changes
 
 
 def _amendment(spec: Spec, changes: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:

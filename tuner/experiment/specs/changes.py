@@ -72,10 +72,12 @@ class ExperimentPatchModel(BaseModel):
     )
 
 
-def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any]:
+def parse_changes(spec: Spec, data: Any, *, begun: bool = True, has_default: bool = False) -> dict[str, Any]:
     """Return the fields whose values differ from those in the spec, in the form that `Spec.amended` takes.
 
     begun: True if the experiment has trials already.
+    has_default: True if the search ends after the default number of trials, because it was created without num_samples and
+        without a time budget.
 
     Raises:
         SpecError: the changes have mistakes. The error lists all of them.
@@ -123,10 +125,11 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True) -> dict[str, Any
         errors.append(
             ("/num_samples", "null needs limits.time_budget_s, because the experiment would never end without it")
         )
-    if not errors and found.get("limits", {}).get("time_budget_s", 0) is None and _is_endless(whole):
-        errors.append(
-            ("/limits/time_budget_s", "null needs num_samples, because the experiment would never end without it")
-        )
+    removed = [name for name in ("time_budget_s", "budget") if found.get("limits", {}).get(name, 0) is None]
+    if not errors and removed and not has_default and _is_endless(whole):
+        needed = "num_samples" if "time_budget_s" in removed else "num_samples or limits.time_budget_s"
+        message = f"null needs {needed}, because the experiment would never end without it"
+        errors.append((f"/limits/{removed[0]}", message))
     if errors:
         raise SpecError(errors)
     return {
@@ -146,8 +149,9 @@ def _no_such_change(name: str, known: Sequence[str]) -> str:
 
 
 def _is_endless(spec: Spec) -> bool:
-    """Return whether a search that had only a time budget would never end without it."""
-    limited = spec.num_samples is not None or spec.limits.budget is not None
+    """Return whether a search that was created with a time budget would never end."""
+    limits = (spec.num_samples, spec.limits.time_budget_s, spec.limits.budget)
+    limited = any(limit is not None for limit in limits)
     return not limited and not has_one_trial(spec.resolved.get("scheduler", spec.scheduler)) and not runs_grid(spec)
 
 

@@ -34,7 +34,7 @@ from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repea
 from tuner.schedulers.freeze_thaw.decisions.observations import Observations
 from tuner.schedulers.freeze_thaw.decisions.reasons import Reasons
 from tuner.schedulers.freeze_thaw.model import swings
-from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows, one_thread
+from tuner.schedulers.freeze_thaw.model.curve_model import Evidence, Floats, Prior, Rows
 from tuner.schedulers.freeze_thaw.model.early_reports import settled
 from tuner.schedulers.freeze_thaw.model.learned import Learned
 from tuner.schedulers.freeze_thaw.model.levels import levels, tau
@@ -42,6 +42,7 @@ from tuner.schedulers.freeze_thaw.model.results import MAX_ROWS
 from tuner.schedulers.freeze_thaw.model.score_warp import Warp
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube, key
 from tuner.schedulers.freeze_thaw.state import FreezeThawState
+from tuner.schedulers.shared.blas import one_thread
 from tuner.schedulers.shared.wording import reached_max_t, time_in_words
 
 FIRST_TRIALS = 8  # this many trials are chosen without the model at first

@@ -12,6 +12,8 @@ from tuner.options import nearest
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
+from tuner.space.resolve import seeded
+from tuner.space.words import show
 
 AT = "hyperparam_mutations"
 
@@ -88,7 +90,10 @@ class _Move:
     draw: Callable[[], Any] | None = None
 
     def drawn(self, rng: random.Random) -> Any:
-        return self.draw() if self.draw is not None else (self.source or self.target).resample(rng)
+        if self.draw is None:
+            return (self.source or self.target).resample(rng)
+        with seeded(rng.getrandbits(64)):
+            return self.draw()
 
 
 class Explorer:
@@ -97,7 +102,7 @@ class Explorer:
     Each mutated parameter is drawn anew with probability `resample_probability`. Otherwise a number is multiplied by
     one of the `perturbation_factors`, a list of values or an ordered choice moves to a neighbor, and an unordered
     choice does not change. The result is clipped to the parameter's domain. Parameters of a newly chosen branch are
-    drawn at random.
+    drawn at random. While a function of the user runs, `random` and `numpy.random` are seeded.
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Explorer:
         the cause of its change so far.
         """
         if self._custom is not None:
-            params = dict(self._custom(dict(params)))
+            with seeded(rng.getrandbits(64)):
+                changed = self._custom(dict(params))
+            params = self._checked(changed, donor)
             how |= {p: "custom" for p in params if p in self._space and p not in how and params[p] != donor.get(p)}
         # define-by-run parameters, which are copied
         drawn = {path: value for path, value in params.items() if path not in self._space}
@@ -146,6 +153,18 @@ class Explorer:
             for path, value in result.items()
             if value != donor.get(path)
         }
+
+    def _checked(self, changed: Any, donor: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the params that `custom` has returned, or raise an error that says what is wrong with them."""
+        if not isinstance(changed, Mapping):
+            raise TypeError(
+                f'custom_explore_fn must return the changed params, such as {{"lr": 0.1}}, but returned {show(changed)}'
+            )
+        known = {parameter.path for parameter in self._space.parameters} | set(donor)
+        for path in changed:
+            if path not in known:
+                raise ValueError(f"custom_explore_fn returned {path!r}, which is not a parameter{nearest(path, known)}")
+        return dict(changed)
 
     def _why_new(self, path: str) -> str:
         return "new branch" if self._space[path].condition is not None else "new parameter"

@@ -22,6 +22,7 @@ from tuner.schedulers.base import Fact, Fitted, SchedulerContext, TrialEnded, Tr
 from tuner.schedulers.pbt import bandit
 from tuner.schedulers.pbt.bandit import Bandit, Floats, Observations
 from tuner.schedulers.pbt.scheduler import PbtState, PopulationBasedTraining
+from tuner.schedulers.shared.blas import one_thread
 from tuner.space import Parameter
 
 MOST_ROWS = 200  # the bandit learns from at most this many of the newest observations
@@ -176,8 +177,9 @@ class PB2(PopulationBasedTraining):
         others = [n for n in state.explored if n != trial and n in state.begins]
         pending = self._raw([state.begins[n] for n in others])
         pending[:, : bandit.FIXED] = bandit.scaled(pending[:, : bandit.FIXED], raw[:, : bandit.FIXED])
-        found = Bandit(self._theta(), Observations.of(raw, rises), pending)
-        return found.best(fixed, len(self._numbers), generator)
+        with one_thread():
+            found = Bandit(self._theta(), Observations.of(raw, rises), pending)
+            return found.best(fixed, len(self._numbers), generator)
 
     def _raw(self, begins: Sequence[Begin]) -> Floats:
         """Return the time, the score and the configuration of each interval (n, 2 + p), with 1/2 for a missing number."""
@@ -203,7 +205,9 @@ class PB2(PopulationBasedTraining):
 
     @staticmethod
     def fit(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"theta": bandit.fit(np.array(payload["x"]), np.array(payload["y"])), "count": payload["count"]}
+        with one_thread():
+            theta = bandit.fit(np.array(payload["x"]), np.array(payload["y"]))
+        return {"theta": theta, "count": payload["count"]}
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> list[tuple[str, list[float]]]:

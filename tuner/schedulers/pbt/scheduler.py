@@ -94,6 +94,7 @@ class PopulationBasedTraining(Scheduler):
     """
 
     TYPE = "pbt"
+    HEEDS_CONSTRAINTS = False
     SAVES_AT_MILESTONES = True
 
     def __init__(
@@ -123,6 +124,8 @@ class PopulationBasedTraining(Scheduler):
             raise SpecError(f"expected a list of numbers, got {perturbation_factors!r}", "/perturbation_factors")
         for place, factor in enumerate(perturbation_factors):
             check_number(f"perturbation_factors/{place}", factor, above=0)
+        if not (custom_explore_fn is None or isinstance(custom_explore_fn, str) or callable(custom_explore_fn)):
+            raise SpecError(f"expected a function or its name, got {custom_explore_fn!r}", "/custom_explore_fn")
         self.perturbation_interval = perturbation_interval
         self.mutations: dict[str, Mutation] = dict(read_mutations(hyperparam_mutations or {}))
         self.quantile_fraction = quantile_fraction

@@ -14,6 +14,9 @@ from tuner.schedulers.base import Fact, TrialEnded, TrialReported
 from tuner.schedulers.shared.wording import shown
 from tuner.schedulers.stoppers.base import Stopper, next_report
 
+_SQUARABLE = 1e150
+"""The squares of numbers below this one, and sums of many of them, are finite."""
+
 
 class TrialPlateauStopper(Stopper):
     """Ends a trial whose metric no longer changes.
@@ -187,5 +190,10 @@ def _check_mode(mode: str | None) -> None:
 
 def _deviation(values: Sequence[float]) -> float:
     """Return the population standard deviation, or NaN if a value is not finite."""
-    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)) if mean == mean else math.nan
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    largest = max(map(abs, values))
+    unit = 1.0 if largest < _SQUARABLE else largest  # the square of a larger value would overflow
+    scaled = [value / unit for value in values]
+    mean = math.fsum(scaled) / len(scaled)
+    return unit * math.sqrt(math.fsum((value - mean) ** 2 for value in scaled) / len(scaled))

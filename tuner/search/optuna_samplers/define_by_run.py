@@ -24,6 +24,7 @@ from optuna.trial import TrialState as OptunaState
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
+from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
 from tuner.search.optuna_samplers.study import Mirror, quiet
@@ -50,6 +51,9 @@ class DefineByRunSearch(Searcher):
     """
 
     TYPE = "define_by_run"
+    _modes_of_study: tuple[
+        str, ...
+    ] = ()  # the searchers of earlier versions, which are stored as pickles, do not have it
 
     def __init__(self, search: Any = "tpe", warm_start: optuna.Study | Sequence[Mapping[str, Any]] = ()) -> None:
         from tuner.search import from_argument
@@ -62,9 +66,11 @@ class DefineByRunSearch(Searcher):
             )
         self.HEAVY = self.search.HEAVY  # type: ignore[misc]
         self.warm_start = records_of(warm_start) if isinstance(warm_start, optuna.Study) else list(warm_start)
+        self._modes_of_study = warm_start_option.modes_of(warm_start)
         self._read = [_record(record, f"/search/warm_start/{i}") for i, record in enumerate(self.warm_start)]
 
     def setup(self, context: SearcherContext) -> None:
+        warm_start_option.check_modes(self._modes_of_study, context.objectives)
         super().setup(context)
         self._known = bool(context.space.parameters)
         points = context.points_to_evaluate

@@ -40,12 +40,18 @@ class ModelBased(Proposer):
     #: attributes to set on trials that this sampler did not propose, so that it learns from them
     ADOPTED: ClassVar[Mapping[str, Any]] = {}
 
+    _modes_of_study: tuple[
+        str, ...
+    ] = ()  # the searchers of earlier versions, which are stored as pickles, do not have it
+
     def __init__(self, constraints: Mapping[str, Any] | None, warm_start: Sequence[Any]) -> None:
         self._constraints = constraint_option.read(constraints)
         self.constraints = constraints
         self.warm_start = warm_start_option.plain(warm_start)
+        self._modes_of_study = warm_start_option.modes_of(warm_start)
 
     def setup(self, context: SearcherContext) -> None:
+        warm_start_option.check_modes(self._modes_of_study, context.objectives)
         super().setup(context)
         if len(context.objectives) > 1 and not self.SEVERAL_OBJECTIVES:
             raise SpecError(f"{self.TYPE} supports only one objective; nsgaii, tpe and gp support several", "/search")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,9 @@ from tuner.names import did_you_mean
 from tuner.options import build
 from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import ModelBased
-from tuner.search.optuna_samplers.study import quiet
+from tuner.search.optuna_samplers.study import quiet, to_optuna
+from tuner.space import Space
+from tuner.space.points import describe
 from tuner.space.words import show
 
 
@@ -25,7 +28,9 @@ class OptunaSearch(ModelBased):
 
     Each proposal comes from a copy of the given sampler. The copy's random generators are seeded for the trial that is
     proposed. So a sampler must keep what it learns in the study's attributes, as all of Optuna's own samplers do, and not
-    in itself. The sampler runs in another process, because a proposal can take a long time.
+    in itself. The sampler runs in another process, because a proposal can take a long time. The values of a `GridSampler` or a
+    `PartialFixedSampler` are values of the search space. A sampler's `constraints_func` is refused, since it would read what only
+    Optuna's own trials have; use `constraints`.
 
     Args:
         sampler: a sampler object, or the name of an Optuna sampler.
@@ -52,6 +57,12 @@ class OptunaSearch(ModelBased):
         if isinstance(sampler, BaseSampler):
             if options:
                 raise SpecError("options are only allowed for a sampler that is given by name", "/options")
+            if _has_constraints_func(sampler):
+                message = (
+                    "its constraints_func would not be called; name the bounds on metrics instead, as in "
+                    'OptunaSearch(sampler, constraints={"size": {"max": 5}})'
+                )
+                raise SpecError(message, "/sampler")
             self._sampler, self.sampler_name = sampler, type(sampler).__name__
         elif isinstance(sampler, str):
             self._sampler, self.sampler_name = _named(sampler, options or {}), sampler
@@ -87,6 +98,11 @@ class OptunaSearch(ModelBased):
         _seed(sampler, seed)
         return sampler
 
+    def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
+        sampler = self.sampler(seed)
+        _convert_values(sampler, self.context.space)
+        return sampler
+
 
 def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
     known = {n: c for n in optuna.samplers.__all__ if isinstance(c := getattr(optuna.samplers, n), type)}
@@ -104,6 +120,17 @@ def _named(name: str, options: Mapping[str, Any]) -> BaseSampler:
     return sampler
 
 
+def _has_constraints_func(thing: Any, depth: int = 0) -> bool:
+    """Return whether a sampler of Optuna, or a part of it, has a constraints_func. Optuna calls it after a trial of its own."""
+    if not type(thing).__module__.startswith("optuna.samplers"):
+        return False
+    parts = vars(thing)
+    return parts.get("_constraints_func") is not None or (
+        depth < 5
+        and any(_has_constraints_func(part, depth + 1) for part in parts.values() if hasattr(part, "__dict__"))
+    )
+
+
 def _seed(thing: Any, seed: int, depth: int = 0) -> None:
     """Seed every random generator of a sampler and of the samplers inside it."""
     for value in list(vars(thing).values()):
@@ -115,3 +142,26 @@ def _seed(thing: Any, seed: int, depth: int = 0) -> None:
             value.rng.seed(seed)
         elif isinstance(value, BaseSampler) and depth < 5:
             _seed(value, seed, depth + 1)
+
+
+def _convert_values(sampler: BaseSampler, space: Space) -> None:
+    """Replace the values of the search space that a sampler was given by those that Optuna sees, as in `to_optuna`."""
+    if isinstance(sampler, optuna.samplers.GridSampler):
+        grids, names = sampler._all_grids, sampler._param_names
+        sampler._all_grids = [tuple(map(functools.partial(_seen, space), names, values)) for values in grids]
+        sampler._search_space = {
+            name: [_seen(space, name, value) for value in values] for name, values in sampler._search_space.items()
+        }
+    if isinstance(sampler, optuna.samplers.PartialFixedSampler):
+        fixed = sampler._fixed_params
+        sampler._fixed_params = {name: _seen(space, name, value) for name, value in fixed.items()}
+        _convert_values(sampler._base_sampler, space)
+
+
+def _seen(space: Space, name: str, value: Any) -> Any:
+    """Return what Optuna sees for the value of a parameter. A name that the space lacks keeps its value."""
+    if name not in space:
+        return value
+    if not space[name].contains(value):
+        raise ValueError(f"{value!r} is not in {describe(space[name])}")
+    return to_optuna(space[name], value)

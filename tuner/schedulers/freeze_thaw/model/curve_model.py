@@ -25,17 +25,16 @@ with analytic gradients sets them to the maximum of the posterior.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 from scipy.optimize import minimize
-from threadpoolctl import ThreadpoolController
+
+from tuner.schedulers.shared.blas import one_thread
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -43,21 +42,6 @@ Ints = NDArray[np.int64]
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
 LINEAR = 0.3  # b, the weight of the linear trend
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def one_thread() -> AbstractContextManager[object]:
-    """Return a context in which BLAS uses one thread.
-
-    The model's matrices are small. On a busy machine, several threads use ten times the CPU of one, because they wait
-    for each other in busy loops.
-    """
-    found: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
