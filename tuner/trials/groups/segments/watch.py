@@ -80,7 +80,7 @@ class Watch:
                         return found
                     if isinstance(found, RankError):
                         failure = failures.from_error(found, self._placed[tasks[task]])
-                        if not found.communication:
+                        if not self._is_from_peer(found):
                             return failure
                         communication = communication or failure
                         until = time.monotonic() + _CAUSE_S
@@ -178,7 +178,7 @@ class Watch:
             failure = failures.from_error(result.error, self._placed[rank])
             if result.error.cause == "stop_ignored":
                 failure = dataclasses.replace(failure, stacks=await self._run.stacks())
-            if not result.error.communication:
+            if not self._is_from_peer(result.error):
                 return failed(failure, result.reports)
             self._communication = self._communication or failure
             self._cause_until = self._cause_until or time.monotonic() + _CAUSE_S
@@ -220,6 +220,10 @@ class Watch:
         if reports == 0 and not self._run.launch.start_iteration:  # a later segment may have had nothing to do
             return failed(await self._no_report())
         return Outcome(kind="returned", reports=reports, warning=warning, uploading=uploading)
+
+    def _is_from_peer(self, error: RankError) -> bool:
+        """Return whether another rank most likely caused this error. If there is only one rank, none can have."""
+        return error.communication and len(self._placed) > 1
 
     def _reports(self) -> int:
         return max((result.reports for result in self._results.values()), default=0)
