@@ -391,9 +391,12 @@ class GroupManager:
                 ready, trained = self._start(group, launch)
                 watch = Watch(running, group, self._pool)
                 problem = await watch.until_ready(ready, trained)
-                if isinstance(problem, NotReusable):
-                    sound = True
-                    log.info("a warm worker group cannot be reused: %s", problem.reason)
+                # A process may have died while its group was idle. The trial is not to blame: it runs in another group.
+                died_idle = warm and watch.lost_rank
+                if isinstance(problem, NotReusable) or (died_idle and problem is not None):
+                    sound = not died_idle
+                    why = problem.reason if isinstance(problem, NotReusable) else problem.message
+                    log.info("a warm worker group cannot be reused: %s", why)
                     if running.interrupt is not None:
                         return Outcome(kind="left")
                     continue
