@@ -72,8 +72,17 @@ def test_a_rank_that_raises_in_the_function_while_another_connects_to_it() -> No
 
 def test_without_another_failure_the_connection_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
-    assert named([None, RESET], [..., NOT_PREPARED]).rank == 1
+    failure = named([None, RESET], [..., NOT_PREPARED])
+    assert (failure.rank, failure.kind, failure.cause) == (1, "system", "peer_lost"), "the code is not to blame"
     assert named([RESET, RESET], [NOT_PREPARED, NOT_PREPARED]).message.startswith("DistNetworkError")
+
+
+def test_an_import_that_fails_on_all_ranks_is_a_mistake_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
+    refused = RankError(
+        type="EntrypointError", message="train cannot be imported: Connection refused", cause="spec", communication=True
+    )
+    assert named([refused, refused], [NOT_PREPARED, NOT_PREPARED]).kind == "spec"
 
 
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)

@@ -91,7 +91,9 @@ class Watch:
             _forget(tasks)
 
     async def _behind(self, communication: Failure, trained: Sequence[Any]) -> Failure:
-        """Return the failure of the rank that another rank missed while it got ready; `communication` if none is found.
+        """Return the failure of the rank that another rank missed while it got ready.
+
+        If none is found, return `communication`, which is not the fault of the user's code unless that was being loaded.
 
         A rank that is ready calls the training function at once. It may fail there while another rank still connects to it.
         """
@@ -105,7 +107,7 @@ class Watch:
                     outcome = await self._ended(task, tasks[task])
                     if outcome is not None and outcome.failure is not None:
                         return outcome.failure
-            return communication
+            return communication if communication.kind == "spec" else _peer_lost(communication)
         finally:
             _forget(tasks)
 
