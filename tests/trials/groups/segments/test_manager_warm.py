@@ -61,6 +61,24 @@ def test_a_dirty_process_is_replaced_and_nobody_notices(bench: Bench) -> None:
     assert first["pid"] != second["pid"]
 
 
+def leaves_a_thread_on_rank_1(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import get_context
+
+    if get_context().world_rank == 1:
+        leaves_a_thread(config)
+    else:
+        draws(config)
+
+
+def test_no_rank_trains_if_another_one_has_to_be_replaced(bench: Bench) -> None:
+    """Ranks without a process group do not wait for each other: the reports of rank 0 counted, and were made again later."""
+    apart = {"scaling": {"backend": "none"}, "first_milestone": None}
+    assert bench.run(bench.launch(leaves_a_thread_on_rank_1, 2, **apart)).kind == "returned"
+    launch = bench.launch(draws, 2, **apart)
+    assert bench.run(launch).kind == "returned"
+    assert [report.report_no for report in bench.reports(launch)] == [1]
+
+
 def raises(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
