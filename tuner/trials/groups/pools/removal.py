@@ -24,7 +24,7 @@ LOOK_S = 0.02
 FULL_S = 0.25
 """Seconds for which there must have been no room for a group that waits. Ray takes less time to reserve and commit resources."""
 TRIED_WITHIN_S = 2.0
-"""If there is room for a group that waits, Ray places it within this many seconds, if at all: it tries at least once a second."""
+"""Ray places a group that waits within this many seconds if there is room for it: it tries at least once a second."""
 _BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
 
 
