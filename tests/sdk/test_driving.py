@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -83,3 +84,81 @@ def test_on_ray_it_is_followed_after_a_restart_of_the_driver_too(
     name = ended(sqlite_store)
     driving.drive_on_ray(sqlite_store, Settings(), name, None, progress, Interrupts(lambda name: None), "", True)
     assert ["following it" in line for line in progress.said] == [False, True]
+
+
+@pytest.fixture
+def left(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return an experiment whose driver has died. Nothing may wait for that driver."""
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("waits for a driver that has died")
+
+    made = sqlite_store.experiments.create(a_spec())
+    epoch = sqlite_store.drivers.claim(made.id, "another", 60.0, 0.0)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), 1.0)
+    monkeypatch.setattr(driving, "UNDRIVEN_S", 0.0)
+    monkeypatch.setattr(driving, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=sleep))
+    return made.public_id
+
+
+def test_a_search_whose_other_driver_dies_is_continued(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """The script waited for ever."""
+    answers: list[Future[str]] = [Future(), Future()]
+    answers[0].set_exception(LostLease("taken"))
+    answers[1].set_result("completed")
+
+    @contextlib.contextmanager
+    def borrow(settings: Settings, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(drive=lambda *_: answers.pop(0), poke=lambda: None)
+
+    monkeypatch.setattr(local_host, "borrow", borrow)
+    progress: Any = Told()
+    driving.drive_here(sqlite_store, Settings(), left, progress, Interrupts(lambda name: None), "", True)
+    assert answers == []
+    assert progress.said[-1] == "no driver runs this experiment any more; continuing it here"
+
+
+def test_on_ray_it_is_continued_too_however_often_others_take_it(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """After the second conflict, `tuner.run` returned while the search was still running."""
+    errors: list[Exception | None] = [RayActorError(), Conflict("driven"), Conflict("driven"), LostLease("taken"), None]
+
+    def wait(*_: Any) -> None:
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    @contextlib.contextmanager
+    def borrow(*_: Any, keep: bool) -> Iterator[Any]:
+        yield None
+
+    monkeypatch.setattr(kept, "borrow", borrow)
+    monkeypatch.setattr(driving, "_wait", wait)
+    progress: Any = Told()
+    driving.drive_on_ray(sqlite_store, Settings(), left, None, progress, Interrupts(lambda name: None), "", True)
+    assert errors == []
+
+
+def test_after_a_restart_of_the_driver_a_search_that_a_service_has_taken_is_followed(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script slept for the length of a lease instead, without progress, and did not hear Ctrl-C."""
+    errors: list[Exception] = [RayActorError(), Conflict("driven")]
+
+    def wait(*_: Any) -> None:
+        raise errors.pop(0)
+
+    @contextlib.contextmanager
+    def borrow(*_: Any, keep: bool) -> Iterator[Any]:
+        yield None
+
+    monkeypatch.setattr(kept, "borrow", borrow)
+    monkeypatch.setattr(driving, "_wait", wait)
+    progress: Any = Told()
+    name = ended(sqlite_store)
+    driving.drive_on_ray(
+        sqlite_store, Settings(lease_s=0.01), name, None, progress, Interrupts(lambda name: None), "", True
+    )
+    assert "following it" in progress.said[-1]

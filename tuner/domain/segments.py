@@ -43,6 +43,7 @@ CAUSES = frozenset(
         "checkpoint",
         "node_lost",
         "node_unreachable",
+        "peer_lost",
         "preempted",
         "lost_at_start",
         "placement_timeout",

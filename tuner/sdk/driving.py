@@ -25,6 +25,11 @@ from tuner.store import CodeRecord, ExperimentRecord, Store
 
 POLL_S = 0.25
 """Seconds between two updates of the displayed progress."""
+FOLLOWED = "another driver, such as `tuner serve`, is running this experiment; following it"
+DEATHS = 3
+"""The number of drivers on Ray that may die before a search is given up."""
+UNDRIVEN_S = 10.0
+"""Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
 
 
 def drive_here(
@@ -40,15 +45,17 @@ def drive_here(
     from tuner.hosts.scripts import local_host
 
     with progress, interrupts:
-        try:
-            with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
-                done = host.drive(experiment_id, why)
-                while not wait([done], POLL_S).done:
-                    _tell(progress, interrupts, host.poke)
-                done.result()
-        except (Conflict, LostLease):
-            with interrupts.heard():
-                _follow(store, experiment_id, progress, interrupts)
+        while True:
+            try:
+                with local_host.borrow(settings, keep=keep) as host, interrupts.heard():
+                    done = host.drive(experiment_id, why)
+                    while not wait([done], POLL_S).done:
+                        _tell(progress, interrupts, host.poke)
+                    done.result()
+                return
+            except (Conflict, LostLease):
+                if _is_over_elsewhere(store, experiment_id, progress, interrupts):
+                    return
 
 
 def _tell(progress: Progress, interrupts: Interrupts, poke: Callable[[], Any]) -> None:
@@ -94,7 +101,12 @@ def only_followed(record: ExperimentRecord) -> bool:
 def follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
     """Show the progress of an experiment that a running service drives, until it has ended or is paused."""
     with progress, interrupts, interrupts.heard():
-        _follow(store, experiment_id, progress, interrupts)
+        progress.say(FOLLOWED)
+        told = False
+        while not _follow(store, experiment_id, progress, interrupts):
+            if not told:
+                told = True
+                progress.say("no service drives this experiment any more; waiting until `tuner serve` runs again")
 
 
 def drive_on_ray(
@@ -116,7 +128,8 @@ def drive_on_ray(
     from tuner.hosts.scripts import kept
 
     with progress, interrupts:
-        for attempt in range(3):
+        deaths = 0
+        while True:
             started = functools.partial(_wait_for_start, progress=progress, interrupts=interrupts)
             try:
                 with (
@@ -124,16 +137,14 @@ def drive_on_ray(
                     interrupts.heard(),
                 ):
                     _wait(host, experiment_id, progress, interrupts, why)
-                break
-            except (Conflict, LostLease) as error:
-                if attempt == 0 or isinstance(error, LostLease):
-                    with interrupts.heard():
-                        _follow(store, experiment_id, progress, interrupts)
-                    break
-                # Wait until the lease of a driver that died on another machine has expired.
-                time.sleep(settings.lease_s)
+                return
+            except (Conflict, LostLease):
+                # If a driver has died on another machine, its lease has to expire first.
+                if _is_over_elsewhere(store, experiment_id, progress, interrupts):
+                    return
             except DEAD:
-                if attempt == 2 or interrupts.count > 1:
+                deaths += 1
+                if deaths == DEATHS or interrupts.count > 1:
                     kept.shutdown()
                     raise
                 progress.say("the driver was killed; a new one continues from the last commit")
@@ -212,16 +223,30 @@ def _got(answer: Any) -> Any:
         raise
 
 
-def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> None:
-    """Follow an experiment that another driver runs."""
-    progress.say("another driver, such as `tuner serve`, is running this experiment; following it")
+def _is_over_elsewhere(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> bool:
+    """Follow an experiment that another driver runs. Return False if that driver has died, so that this script has to drive."""
+    progress.say(FOLLOWED)
+    with interrupts.heard():
+        over = _follow(store, experiment_id, progress, interrupts)
+    if not over:
+        progress.say("no driver runs this experiment any more; continuing it here")
+    return over
+
+
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> bool:
+    """Wait until an experiment has ended or is paused. Return False if it has had no driver for `UNDRIVEN_S` seconds."""
+    driven_at = time.monotonic()
     while True:
         record = store.experiments.get(experiment_id)
         pending = {command.command for command in store.commands.pending([record.id])}
         if (record.state.ended and "continue" not in pending) or (
             record.state is ExperimentState.PAUSED and not pending
         ):
-            return
+            return True
+        if (record.lease_until or 0.0) > time.time():
+            driven_at = time.monotonic()
+        elif time.monotonic() - driven_at >= UNDRIVEN_S:
+            return False
         if interrupts.count > 1:
             raise KeyboardInterrupt
         progress.update()

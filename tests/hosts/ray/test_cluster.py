@@ -20,6 +20,7 @@ from tuner.sdk import cautions
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.compat import ray_compat
+from tuner.trials.groups.pools import removal
 
 
 @pytest.fixture
@@ -157,3 +158,26 @@ def test_a_search_space_without_much_data_is_not_warned_of(small: None, recwarn:
     options: dict[str, Any] = {"metric": "loss", "mode": "min", "max_t": 3, "num_samples": 1}
     tuner.run(lambda config: None, {"x": tuner.uniform(0, 1), "data": np.zeros(10_000)}, **options)
     assert not recwarn.list
+
+
+def test_the_placement_groups_of_a_host_that_starts_meanwhile_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts were read first, so those of a host that started between the two questions seemed to be left by a dead one."""
+    hosts: list[dict[str, str]] = []
+    groups: dict[str, dict[str, str]] = {"ab" * 18: {"name": "tuner-host-dead/1", "state": "CREATED"}}
+
+    def start_another() -> None:
+        hosts.append({"name": "tuner-host-new", "namespace": "tuner"})
+        groups["cd" * 18] = {"name": "tuner-host-new/1", "state": "CREATED"}
+
+    def asked(answer: Any) -> Any:
+        found = answer.copy()
+        if not hosts:
+            start_another()
+        return found
+
+    removed: list[str] = []
+    monkeypatch.setattr(ray.util, "list_named_actors", lambda all_namespaces: asked(hosts))
+    monkeypatch.setattr(ray.util, "placement_group_table", lambda: asked(groups))
+    monkeypatch.setattr(removal, "remove", lambda placement: removed.append(placement.id.hex()))
+    assert cluster.remove_orphans() == 1
+    assert removed == ["ab" * 18]

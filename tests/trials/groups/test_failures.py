@@ -5,6 +5,7 @@ import ray
 
 from tuner.trials.groups.failures import Findings, from_death, from_error, unequal_reports
 from tuner.trials.messages.launch import Placed
+from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
 
 PLACE = Placed(rank=3, node="abc", host="gpu-7", ip="10.0.0.7", pid=4242)
@@ -78,6 +79,14 @@ class Preempted(Exception):
             "node_lost",
             "its node was lost",
         ),
+        # another process on the machine was killed for lack of memory
+        (RankLost(-15), Findings(oom_kills=6), "system", "killed", "killed by SIGTERM"),
+        (RankLost(-11), Findings(oom_kills=6), "user", "signal", "killed by SIGSEGV"),
+        (RankLost(3), Findings(oom_kills=6), "user", "exit", "exit code 3"),
+        (RankLost(-9), Findings(oom_kills=6), "user", "oom", "killed by the kernel because memory ran out"),
+        (RankLost(-9), Findings(oom_kills=5), "user", "signal", "killed by SIGKILL"),
+        (Exception(CRASH), Findings(log_end=SIGTERM_STACK, oom_kills=6), "system", "killed", "killed by SIGTERM"),
+        (Exception("killed by `ray.kill`"), Findings(oom_kills=6), "system", "killed", "through Ray"),
         (Preempted(CRASH), Findings(), "system", "preempted", "its node was preempted"),
         (Exception("something new\nin two lines"), Findings(), "system", "lost", "was lost: in two lines"),
     ],

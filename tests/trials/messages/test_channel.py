@@ -92,12 +92,20 @@ def test_strangers_are_turned_away_and_a_missing_rank_is_named() -> None:
     stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\0" * 16)
     wrong = socket.create_connection(server.address)
     wrong.sendall(b"f" * 16 + b"\0\0\0\0\1")
-    with pytest.raises(TimeoutError, match=r"ranks \[1\] did not connect within 0 s"):
+    with pytest.raises(PeerLost, match=r"ranks \[1\] did not connect within 0 s"):
         server.accept(2, 0.3)
     assert not server.verdicts
     server.close()
     stranger.close()
     wrong.close()
+
+
+def test_a_rank_that_finds_no_rank_0_has_lost_its_peer() -> None:
+    """A ConnectionRefusedError or a timeout would count as a failure of the user's code."""
+    server = ChannelServer("127.0.0.1", TOKEN)
+    server.close()
+    with pytest.raises(PeerLost, match=rf"rank 0 cannot be reached at 127.0.0.1:{server.address[1]}: .*refused"):
+        ChannelClient(server.address, TOKEN, 1, 5)
 
 
 def test_nobody_listens_once_all_have_come() -> None:

@@ -41,6 +41,11 @@ class Actor:
         return getattr(self._calls, name)(*arguments)
 
 
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise AttributeError
+
+
 class Rank:
     def __init__(self) -> None:
         self.made: list[tuple[str, Any]] = []
@@ -55,6 +60,8 @@ class Rank:
             assert self.go.wait(30)
         if arguments == ("bad",):
             raise ValueError("no such trial")
+        if arguments == ("odd",):
+            raise Odd
         self.made.append((method, arguments))
         return len(self.made)
 
@@ -93,6 +100,21 @@ def test_calls_over_a_line_are_made_in_order_in_one_thread() -> None:
             with pytest.raises(RuntimeError, match="ValueError: no such trial"):
                 await handle.prepare.remote("bad")
             assert rank.threads == {"tuner-calls"}
+
+    asyncio.run(main())
+
+
+def test_a_call_is_answered_also_if_its_error_cannot_be_shown() -> None:
+    """The thread that makes the calls ended, and the driver waited for this call and all later ones."""
+
+    async def main() -> None:
+        rank = Rank()
+        async with connected(rank) as (handle, _, _, _):
+            odd, next_one = handle.prepare.remote("odd"), handle.prepare.remote(1)
+            async with asyncio.timeout(30):
+                with pytest.raises(RuntimeError, match=r"Odd: <Odd.__str__ raised AttributeError>"):
+                    await odd
+                assert await next_one == 1
 
     asyncio.run(main())
 

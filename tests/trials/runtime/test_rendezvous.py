@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +33,19 @@ def test_a_gpu_that_torch_does_not_find_is_said_in_words(monkeypatch: pytest.Mon
     )
     with pytest.raises(TunerError, match=r"gave this rank the GPU 6, but torch .* finds no GPU here"):
         rendezvous.join(assignment, "seg", None, None)
+
+
+def test_a_rank_waits_for_the_store_of_rank_0_for_as_long_as_the_manager_lets_it() -> None:
+    """After two minutes it failed with a bare "TimeoutError", even if rank 0 was only copying a large checkpoint."""
+
+    class Verdicts:
+        def receive(self, timeout: float | None = None) -> tuple[str, str, int]:
+            if timeout is not None:
+                raise TimeoutError
+            return "store", "10.0.0.1", 4242
+
+    client: Any = SimpleNamespace(verdicts=Verdicts())
+    assert rendezvous._announced(client) == ("10.0.0.1", 4242)
 
 
 OF_ONE_RANK = """

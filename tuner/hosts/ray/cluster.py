@@ -132,9 +132,10 @@ def remove_orphans() -> int:
 
     Ray keeps an actor's placement groups until the whole job ends, so the groups of a killed host would still hold resources.
     """
+    groups = ray.util.placement_group_table()  # before the hosts, or a host that has just started would seem to be dead
     living = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     removed = 0
-    for key, group in ray.util.placement_group_table().items():
+    for key, group in groups.items():
         owner = group["name"].rpartition("/")[0]
         if owner.startswith(HOST_PREFIX) and owner not in living and group["state"] != "REMOVED":
             removal.remove(PlacementGroup(PlacementGroupID(bytes.fromhex(key))))

@@ -127,18 +127,18 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
         return "user", "signal", f"the process was killed by {name}"
     if isinstance(error, RankLost) and error.killed_for == "memory":
         return "user", "oom", "killed by the local executor because the memory of this machine was running out"
-    if found.oom_kills > oom_kills_before:
-        return "user", "oom", oom.KILLED
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"
-    if isinstance(error, RankLost) and error.status is not None:
-        if error.status >= 0:
-            return "user", "exit", f"the process ended with exit code {error.status}"
-        if error.status == -signal.SIGTERM:
-            return TERMINATED
-        return "user", "signal", f"the process was killed by {_signal_name(-error.status)}"
-    if SIGTERM_NOTE.search(found.log_end):
+    status = error.status if isinstance(error, RankLost) else None
+    if status is not None and status >= 0:
+        return "user", "exit", f"the process ended with exit code {status}"
+    if status == -signal.SIGTERM or (status is None and SIGTERM_NOTE.search(found.log_end)):
         return TERMINATED
+    # The kernel sends SIGKILL if memory runs out. The count may have gone up because of another process.
+    if status in (None, -signal.SIGKILL) and found.oom_kills > oom_kills_before:
+        return "user", "oom", oom.KILLED
+    if status is not None:
+        return "user", "signal", f"the process was killed by {_signal_name(-status)}"
     if "unexpectedly exits" in lower or "worker process has died" in lower:
         return "user", "signal", "the process was killed by a signal that left no trace, most likely SIGKILL"
     return "system", "lost", f"the process was lost: {text.splitlines()[-1] if text else type(error).__name__}"

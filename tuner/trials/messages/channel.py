@@ -97,7 +97,7 @@ class ChannelServer:
         self.asking = threading.Lock()  # held from a question over `notes` until all ranks have answered it
 
     def accept(self, world_size: int, timeout: float) -> None:
-        """Wait until every other rank has opened its two connections, then stop listening."""
+        """Wait until every other rank has opened its two connections, then stop listening. Raise PeerLost if one does not."""
         deadline = time.monotonic() + timeout
         while len(self.verdicts) + len(self.notes) < 2 * (world_size - 1):
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -105,7 +105,7 @@ class ChannelServer:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, world_size)) - (self.verdicts.keys() & self.notes.keys()))
-                raise TimeoutError(f"ranks {missing} did not connect within {timeout:.0f} s") from None
+                raise PeerLost(f"ranks {missing} did not connect within {timeout:.0f} s") from None
             greeting = _greeting(connection, deadline)
             if greeting is None or not hmac.compare_digest(greeting[:16], self._token):
                 connection.close()
@@ -132,13 +132,17 @@ class ChannelClient:
     """The other end of the channel, in each rank except rank 0."""
 
     def __init__(self, address: tuple[str, int], token: bytes, rank: int, timeout: float) -> None:
+        """Connect to rank 0. Raise PeerLost if that is impossible."""
         self.verdicts = self._connect(address, token, 0, rank, timeout)
         self.notes = self._connect(address, token, 1, rank, timeout)
 
     @staticmethod
     def _connect(address: tuple[str, int], token: bytes, purpose: int, rank: int, timeout: float) -> Link:
-        connection = socket.create_connection(address, timeout=timeout)
-        connection.sendall(token + struct.pack("!BI", purpose, rank))
+        try:
+            connection = socket.create_connection(address, timeout=timeout)
+            connection.sendall(token + struct.pack("!BI", purpose, rank))
+        except OSError as error:
+            raise PeerLost(f"rank 0 cannot be reached at {address[0]}:{address[1]}: {error}", is_cut(error)) from None
         return Link(connection)
 
     def close(self) -> None:

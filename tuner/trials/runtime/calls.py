@@ -10,13 +10,13 @@ import os
 import select
 import socket
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.report_socket import CALL_LINE, Address
+from tuner.trials.runtime.errors import as_text
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +97,7 @@ class Calls:
                 value = self._call(method, arguments)
             except BaseException as error:
                 answer.set_exception(error)
-                told: tuple[int, bool, Any] = (
-                    number,
-                    False,
-                    f"{type(error).__name__}: {error}\n{traceback.format_exc()}",
-                )
+                told: tuple[int, bool, Any] = number, False, as_text(error)
             else:
                 answer.set_result(value)
                 told = number, True, value

@@ -6,6 +6,7 @@ import contextlib
 import re
 import traceback
 from dataclasses import replace
+from types import TracebackType
 
 from tuner.errors import (
     WHAT_TO_DO,
@@ -82,6 +83,15 @@ def _readable(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
+    return _formatted(error, trace)
+
+
+def as_text(error: BaseException) -> str:
+    """Return an error and its whole traceback as text. This never raises, whatever the error's own methods do."""
+    return f"{type(error).__name__}: {text_of(error)}\n{_formatted(error, error.__traceback__)}"
+
+
+def _formatted(error: BaseException, trace: TracebackType | None) -> str:
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
     except Exception:  # an attribute of the error raises

@@ -22,7 +22,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ import psutil
 
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.report_socket import SocketDriver
+from tuner.trials.runtime.errors import as_text
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 LOOK_S = 0.5
@@ -84,7 +84,7 @@ def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) ->
         else:
             answer = number, True, getattr(rank, method)(*arguments)
     except BaseException as error:
-        answer = number, False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        answer = number, False, as_text(error)
     try:
         link.send(answer)
     except PeerLost:

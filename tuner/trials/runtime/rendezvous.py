@@ -23,7 +23,6 @@ from tuner.trials.messages.protocol import RankAssignment
 from tuner.trials.runtime.gloo_devices import keep_devices, shared_devices
 
 _TIMEOUT = timedelta(minutes=30)
-_JOIN_S = 120.0
 
 
 OURS = "tuner/"
@@ -171,8 +170,12 @@ def _meet(assignment: RankAssignment, server: ChannelServer | None, client: Chan
 
 
 def _announced(client: ChannelClient) -> tuple[str, int]:
+    """Wait until rank 0 announces its store, and return the store's address.
+
+    There is no time limit: rank 0 may first import modules or fetch a checkpoint, and the manager limits how long a start takes.
+    """
     while True:
-        kind, *rest = client.verdicts.receive(_JOIN_S)
+        kind, *rest = client.verdicts.receive()
         if kind == "store":
             return rest[0], rest[1]
 

@@ -23,6 +23,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import Report, Verdict
+from tuner.errors import text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.compat import ray_compat
@@ -232,7 +233,7 @@ class Rank:
             try:
                 self._dirty = self._baseline.restore()
             except Exception as error:
-                self._dirty = f"its clean-up failed: {error}"
+                self._dirty = f"its clean-up failed: {text_of(error)}"
         rendezvous.free()
         return self._dirty
 

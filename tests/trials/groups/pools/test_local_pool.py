@@ -144,6 +144,20 @@ def worker_pid(factor: int) -> int:
     return factor * os.getpid()
 
 
+def raises_oddly() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise AttributeError
+
+    raise Odd
+
+
+def test_a_function_of_the_driver_may_raise_an_error_that_cannot_be_shown(local_bench: LocalBench) -> None:
+    """The helper died of it, and so did the next two, in which the function was called again."""
+    with pytest.raises(RuntimeError, match="Odd: <Odd.__str__ raised AttributeError>"):
+        local_bench.wait(local_bench.host.pool.offload([str(Path(__file__).parents[4])], raises_oddly))
+
+
 def test_functions_of_the_driver_run_in_a_helper_that_is_replaced_when_it_dies(local_bench: LocalBench) -> None:
     pool = local_bench.host.pool
     root = [str(Path(__file__).parents[4])]

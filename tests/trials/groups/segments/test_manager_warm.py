@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -60,6 +61,24 @@ def test_a_dirty_process_is_replaced_and_nobody_notices(bench: Bench) -> None:
     assert first["pid"] != second["pid"]
 
 
+def leaves_a_thread_on_rank_1(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import get_context
+
+    if get_context().world_rank == 1:
+        leaves_a_thread(config)
+    else:
+        draws(config)
+
+
+def test_no_rank_trains_if_another_one_has_to_be_replaced(bench: Bench) -> None:
+    """Ranks without a process group do not wait for each other: the reports of rank 0 counted, and were made again later."""
+    apart = {"scaling": {"backend": "none"}, "first_milestone": None}
+    assert bench.run(bench.launch(leaves_a_thread_on_rank_1, 2, **apart)).kind == "returned"
+    launch = bench.launch(draws, 2, **apart)
+    assert bench.run(launch).kind == "returned"
+    assert [report.report_no for report in bench.reports(launch)] == [1]
+
+
 def raises(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -81,6 +100,27 @@ def test_a_process_whose_function_raised_after_a_report_is_not(bench: Bench) -> 
     first = metrics(bench, bench.launch(draws))
     assert bench.run(bench.launch(raises, params={"late": True})).failure is not None
     assert metrics(bench, bench.launch(draws))["pid"] != first["pid"]
+
+
+def test_a_trial_that_gets_a_dead_process_runs_in_another_one(bench: Bench) -> None:
+    """The trial failed, as if its own code had killed the process."""
+    first = metrics(bench, bench.launch(draws))
+    os.kill(int(first["pid"]), signal.SIGKILL)
+    assert metrics(bench, bench.launch(draws))["pid"] != first["pid"]
+
+
+def test_a_module_that_kills_its_process_fails_the_trial_also_after_a_warm_process(bench: Bench) -> None:
+    (bench.folder / "kills.py").write_text(
+        "import os, signal\nfrom tuner.trials.training.session import report\n"
+        f"if os.path.exists({str(bench.folder / 'kill')!r}):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def train(config):\n    report({'pid': os.getpid()})\n"
+    )
+    first = metrics(bench, bench.launch("kills:train"))
+    (bench.folder / "kill").touch()
+    os.kill(int(first["pid"]), signal.SIGKILL)
+    outcome = bench.run(bench.launch("kills:train"))
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.cause) == ("user", "signal")
 
 
 def test_a_module_that_has_changed_is_not_used_from_memory(bench: Bench) -> None:

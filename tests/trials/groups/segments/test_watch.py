@@ -1,4 +1,4 @@
-"""The failure that is named if a rank fails while others still connect to it."""
+"""The failure that is named if a rank fails, also while others still connect to it."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ class Pool:
         return Findings()
 
 
+def answered(answer: Any) -> asyncio.Future[Any]:
+    """Return a rank's pending answer: a value, an error, or ... if none comes."""
+    future = asyncio.get_running_loop().create_future()
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    elif answer is not ...:
+        future.set_result(answer)
+    return future
+
+
+def watch_over(ranks: int) -> Watch:
+    places = [Placed(rank=rank, node="node", host="host", ip="10.0.0.1", pid=100 + rank) for rank in range(ranks)]
+    workers = [SimpleNamespace(node="node", oom_kills=0) for _ in range(ranks)]
+    group = cast(Any, SimpleNamespace(actors=[], workers=workers, placed=lambda: places))
+    launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=Limits()))
+    return Watch(SegmentRun(launch, asyncio.get_running_loop().create_future(), group), group, Pool())
+
+
 def named(ready: list[Any], trained: list[Any]) -> Failure:
-    """Return the failure that is named if two ranks answer like this. An answer is a value, an error, or ... if none comes."""
+    """Return the failure that is named if two ranks answer like this; see `answered`."""
 
     async def run() -> Failure:
-        loop = asyncio.get_running_loop()
-
-        def answered(answer: Any) -> asyncio.Future[Any]:
-            future = loop.create_future()
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            elif answer is not ...:
-                future.set_result(answer)
-            return future
-
-        places = [Placed(rank=rank, node="node", host="host", ip="10.0.0.1", pid=100 + rank) for rank in range(2)]
-        workers = [SimpleNamespace(node="node", oom_kills=0) for _ in range(2)]
-        group = cast(Any, SimpleNamespace(actors=[], workers=workers, placed=lambda: places))
-        launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=Limits()))
-        run = SegmentRun(launch, loop.create_future(), group)
-        found = await Watch(run, group, Pool()).until_ready([*map(answered, ready)], [*map(answered, trained)])
+        found = await watch_over(2).until_ready([*map(answered, ready)], [*map(answered, trained)])
         assert isinstance(found, Failure)
         return found
 
@@ -69,5 +72,29 @@ def test_a_rank_that_raises_in_the_function_while_another_connects_to_it() -> No
 
 def test_without_another_failure_the_connection_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
-    assert named([None, RESET], [..., NOT_PREPARED]).rank == 1
+    failure = named([None, RESET], [..., NOT_PREPARED])
+    assert (failure.rank, failure.kind, failure.cause) == (1, "system", "peer_lost"), "the code is not to blame"
     assert named([RESET, RESET], [NOT_PREPARED, NOT_PREPARED]).message.startswith("DistNetworkError")
+
+
+def test_an_import_that_fails_on_all_ranks_is_a_mistake_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
+    refused = RankError(
+        type="EntrypointError", message="train cannot be imported: Connection refused", cause="spec", communication=True
+    )
+    assert named([refused, refused], [NOT_PREPARED, NOT_PREPARED]).kind == "spec"
+
+
+REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)
+
+
+def test_the_connection_error_of_a_single_rank_is_its_own() -> None:
+    """It counted as the loss of another rank, so the trial was started again ten times, whatever `max_failures` said."""
+
+    async def run() -> list[Any]:
+        ended = await watch_over(1).until_ended([answered(RankResult(kind="failed", reports=3, error=REFUSED))])
+        assert ended.reports == 3
+        return [ended.failure, await watch_over(1).until_ready([answered(REFUSED)], [answered(...)])]
+
+    for failure in asyncio.run(run()):
+        assert (failure.kind, failure.cause) == ("user", "exception")

@@ -32,7 +32,7 @@ from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
 from tuner.trials.groups.pools.rank_handle import RankHandle
-from tuner.trials.groups.pools.removal import LOOK_S, PLACED_WITHIN_S, remove_unless_being_placed
+from tuner.trials.groups.pools.removal import LOOK_S, Removal
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.lost import LostAtStart, NoRoom
@@ -392,12 +392,12 @@ class GroupBuilder:
 
     async def _remove(self, group: Group) -> None:
         """Remove a group's placement group as `removal.remove` does, but without blocking a thread."""
-        deadline = time.monotonic() + PLACED_WITHIN_S
-        while not group.held_since and time.monotonic() < deadline:
-            if await self.blocking(remove_unless_being_placed, group.placement):
-                return
+        if group.held_since:
+            await self.blocking(remove_placement_group, group.placement)
+            return
+        removal = Removal(group.placement)
+        while not await self.blocking(removal.step):
             await asyncio.sleep(LOOK_S)
-        await self.blocking(remove_placement_group, group.placement)
 
     async def _handed_on(self, group: Group) -> bool:
         """Offer the group's placement group to new groups for `_HANDED_ON_S` seconds. Return whether one has taken it."""

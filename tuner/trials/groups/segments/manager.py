@@ -388,18 +388,23 @@ class GroupManager:
             ]
             reusable, sound = False, False
             try:
-                ready, trained = self._start(group, launch)
+                ready = self._prepare(group, launch)
+                trained = self._train(group) if _may_train_at_once(group) else []
                 watch = Watch(running, group, self._pool)
                 problem = await watch.until_ready(ready, trained)
-                if isinstance(problem, NotReusable):
-                    sound = True
-                    log.info("a warm worker group cannot be reused: %s", problem.reason)
+                # A process may have died while its group was idle. The trial is not to blame: it runs in another group.
+                died_idle = warm and watch.lost_rank
+                if isinstance(problem, NotReusable) or (died_idle and problem is not None):
+                    sound = not died_idle
+                    why = problem.reason if isinstance(problem, NotReusable) else problem.message
+                    log.info("a warm worker group cannot be reused: %s", why)
                     if running.interrupt is not None:
                         return Outcome(kind="left")
                     continue
                 if problem is not None:
                     sound = problem.cause in _SOUND and not watch.lost_rank
                     return failed(problem)
+                trained = trained or self._train(group)
                 running.training = True
                 now = time.monotonic()
                 inbox.started(launch.segment_id, _placement(group), now - begun, warm, now - group.held_since)
@@ -432,21 +437,25 @@ class GroupManager:
 
         await asyncio.gather(*map(clear_on, {file.node for file in running.log_files}))
 
-    def _start(self, group: Group, launch: Launch) -> tuple[list[Any], list[Any]]:
-        """Ask all ranks to prepare and then to train. Return the pending answers to both requests, as two lists by rank."""
+    def _prepare(self, group: Group, launch: Launch) -> list[Any]:
+        """Ask all ranks to prepare for the training function. Return their pending answers, by rank."""
         code = None
         if launch.code.entrypoint is None and launch.code.hash not in group.codes:
             code = launch.code.blob
             group.codes = {launch.code.hash}
         # `code` has the pickled function. A second reference to it in `launch` would cost Ray more bookkeeping.
         launch = replace(launch, code=replace(launch.code, blob=None))
-        ready, trained = [], []
-        for actor, assignment in zip(group.actors, group.assignments, strict=True):
-            ready.append(actor.prepare.remote(launch, None if group.assigned else assignment, code))
-            trained.append(actor.train.remote())
+        ready = [
+            actor.prepare.remote(launch, None if group.assigned else assignment, code)
+            for actor, assignment in zip(group.actors, group.assignments, strict=True)
+        ]
         group.assigned = True
         group.runs += 1
-        return ready, trained
+        return ready
+
+    def _train(self, group: Group) -> list[Any]:
+        """Ask each rank to call the training function once it is ready. Return the pending answers, by rank."""
+        return [actor.train.remote() for actor in group.actors]
 
     async def _unless_ended(self, running: SegmentRun, work: Any) -> Any:
         task = asyncio.ensure_future(work)
@@ -475,6 +484,15 @@ def _placement(group: Group) -> Mapping[str, Any]:
             ]
         }
     return group.placement_shown
+
+
+def _may_train_at_once(group: Group) -> bool:
+    """Return whether each rank may call the training function as soon as it is ready itself, which saves the driver's wait.
+
+    Any rank of a warm group may turn out not to be reusable, and the segment then runs in another group. Until that is known, no
+    rank may train, or its reports would count. With a process group, the ranks wait for each other anyway.
+    """
+    return group.runs == 1 or len(group.actors) == 1 or group.assignments[0].backend != "none"
 
 
 def _only_raised(outcome: Outcome, launch: Launch) -> bool:

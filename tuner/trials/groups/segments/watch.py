@@ -80,7 +80,7 @@ class Watch:
                         return found
                     if isinstance(found, RankError):
                         failure = failures.from_error(found, self._placed[tasks[task]])
-                        if not found.communication:
+                        if not self._is_from_peer(found):
                             return failure
                         communication = communication or failure
                         until = time.monotonic() + _CAUSE_S
@@ -91,7 +91,9 @@ class Watch:
             _forget(tasks)
 
     async def _behind(self, communication: Failure, trained: Sequence[Any]) -> Failure:
-        """Return the failure of the rank that another rank missed while it got ready; `communication` if none is found.
+        """Return the failure of the rank that another rank missed while it got ready.
+
+        If none is found, return `communication`, which is not the fault of the user's code unless that was being loaded.
 
         A rank that is ready calls the training function at once. It may fail there while another rank still connects to it.
         """
@@ -105,7 +107,7 @@ class Watch:
                     outcome = await self._ended(task, tasks[task])
                     if outcome is not None and outcome.failure is not None:
                         return outcome.failure
-            return communication
+            return communication if communication.kind == "spec" else _peer_lost(communication)
         finally:
             _forget(tasks)
 
@@ -178,7 +180,7 @@ class Watch:
             failure = failures.from_error(result.error, self._placed[rank])
             if result.error.cause == "stop_ignored":
                 failure = dataclasses.replace(failure, stacks=await self._run.stacks())
-            if not result.error.communication:
+            if not self._is_from_peer(result.error):
                 return failed(failure, result.reports)
             self._communication = self._communication or failure
             self._cause_until = self._cause_until or time.monotonic() + _CAUSE_S
@@ -220,6 +222,10 @@ class Watch:
         if reports == 0 and not self._run.launch.start_iteration:  # a later segment may have had nothing to do
             return failed(await self._no_report())
         return Outcome(kind="returned", reports=reports, warning=warning, uploading=uploading)
+
+    def _is_from_peer(self, error: RankError) -> bool:
+        """Return whether another rank most likely caused this error. If there is only one rank, none can have."""
+        return error.communication and len(self._placed) > 1
 
     def _reports(self) -> int:
         return max((result.reports for result in self._results.values()), default=0)
