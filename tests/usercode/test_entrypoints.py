@@ -208,3 +208,16 @@ def test_a_library_that_cannot_be_loaded_is_a_mistake_of_the_entrypoint(
     folder = module(tmp_path, "needs", "import torchvision\ndef train(config): ...")
     with pytest.raises(EntrypointError, match=says):
         alone.check("needs:train", [folder])
+
+
+def test_a_process_that_an_import_has_forked_does_not_delay_the_answer(
+    alone: EntrypointChecker, tmp_path: Path
+) -> None:
+    source = """
+        import os, time
+        if os.fork() == 0:
+            time.sleep(1000)
+            os._exit(0)
+        def train(config): ...
+    """
+    assert alone.check("forks:train", [module(tmp_path, "forks", source)]).name == "forks:train"

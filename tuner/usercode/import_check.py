@@ -105,7 +105,7 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
         except BaseException as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
+            pipe.write(json.dumps(answer) + "\n")
         os._exit(0)
     os.close(writing)
     text, late = _read(reading, timeout_s)
@@ -123,7 +123,10 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
 
 
 def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
-    """Read a pipe to its end. Return the text, and True if the end did not come within `timeout_s`."""
+    """Read a line from a pipe. Return its text, and True if it did not end within `timeout_s`.
+
+    The pipe may stay open after the line, because processes that the import has forked have it too.
+    """
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     with os.fdopen(pipe, "rb", buffering=0) as source:
@@ -132,9 +135,9 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
             if not ready:
                 return "", True
             part = source.read(65536)
-            if not part:
-                return b"".join(parts).decode(), False
             parts.append(part)
+            if not part or part.endswith(b"\n"):
+                return b"".join(parts).decode(), False
 
 
 def examine(
