@@ -49,6 +49,7 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
         ("import json\njson.loads('{')", "f", r"JSONDecodeError.*\(.*bad\.py, line 2, in <module>\)"),
         ("def f(:", "f", r"SyntaxError: .* \(.*bad\.py, line 1\)"),
         ("import sys; sys.exit('bye')", "f", "SystemExit: bye"),
+        ("error = OSError('no data')\nerror.add_note('mount it')\nraise error", "f", "OSError: no data"),
         ("import os; os._exit(3)", "f", "ends the process, with exit code 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "f", "by SIGSEGV"),
         ("def train(config): ...", "trian", "has no 'trian'; did you mean 'train'?"),

@@ -181,7 +181,9 @@ def examine(
 
 
 def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
+    shown = traceback.TracebackException(type(error), error, None)
+    shown.__notes__ = None  # type: ignore[assignment]  # the notes would come last
+    return list(shown.format_exception_only())[-1].strip()
 
 
 def _where(error: BaseException) -> str:
