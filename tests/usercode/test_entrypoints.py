@@ -222,3 +222,16 @@ def test_a_process_that_an_import_has_forked_does_not_delay_the_answer(
         def train(config): ...
     """
     assert alone.check("forks:train", [module(tmp_path, "forks", source)]).name == "forks:train"
+
+
+def test_a_module_that_starts_a_search_when_it_is_imported_is_refused(
+    checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    source = """
+        import tuner
+        def train(config):
+            tuner.report({"loss": 1.0})
+        tuner.run("searches:train", {"x": tuner.uniform(0, 1)}, metric="loss", mode="min")
+    """
+    with pytest.raises(EntrypointError, match='cannot import searches: .*below `if __name__ == "__main__":`'):
+        checker.check("searches:train", [module(tmp_path, "searches", source)])

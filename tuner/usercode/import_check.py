@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.names import did_you_mean
+from tuner.usercode.importing import importing
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
 """Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
@@ -153,7 +154,8 @@ def examine(
     sys.path[:0] = [path for path in sys_path if path not in sys.path]
     before = set(sys.modules)
     try:
-        found: Any = importlib.import_module(module_name)
+        with importing(module_name):
+            found: Any = importlib.import_module(module_name)
     except BaseException as error:  # an import can raise anything, even SystemExit
         plain = module_name.removesuffix(".py")
         meant = f"; did you mean {plain}:{qualname}?" if plain != module_name else ""
