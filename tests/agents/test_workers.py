@@ -54,6 +54,22 @@ def broken(config):
 """
 
 
+FAILS = """
+from tuner.agents.leases import Leases
+from tuner.errors import ServiceError
+
+asks = Leases.ask
+
+async def ask(self):
+    found = await asks(self, 1.0)
+    if found is None:
+        raise ServiceError("no second trial", 500)
+    return found
+
+Leases.ask = ask
+"""
+
+
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
@@ -79,8 +95,9 @@ def start(started: list[subprocess.Popen[str]], command: list[str], folder: Path
     return process
 
 
-def agent(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from tuner.cli import main; main()", "agent", *arguments]
+def agent(*arguments: str, before: str = "") -> list[str]:
+    """Return the command of an agent. `before` is Python code that its process runs first."""
+    return [sys.executable, "-c", f"{before}\nfrom tuner.cli import main; main()", "agent", *arguments]
 
 
 def test_tuner_agent_runs_functions(
@@ -157,6 +174,36 @@ def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
+    again = service.ask(name)
+    assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_an_agent_ends_although_the_service_does_not_answer(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    soon = "from tuner.agents import worker\nworker.GIVE_BACK_S = 1.0"
+    command = agent(service.url, "--experiment", name, "job.py:train", before=soon)
+    process = start(started, command, tmp_path, EPOCH_S="0.3")
+    service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
+    service.end_api()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "the service does not answer" in output
+
+
+def test_an_agent_whose_request_fails_gives_its_other_trials_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--parallel", "2", before=FAILS)
+    output, _ = start(started, command, tmp_path, EPOCH_S="3").communicate(timeout=60)
+    assert "no second trial" in output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
 
