@@ -195,6 +195,20 @@ def test_an_agent_ends_although_the_service_does_not_answer(
     assert "the service does not answer" in output
 
 
+def test_an_agent_continues_if_another_experiment_gets_the_same_name(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    first = service.create(name="far", space=SPACE, num_samples=2)
+    process = start(started, agent(service.url, "--experiment", "far", "job.py:train"), tmp_path, EPOCH_S="0.3")
+    service.until("a report", lambda: (trials := service.trials(first)) and trials[0]["iteration"] >= 1)
+    service.create(name="far", space=SPACE, num_samples=1)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert [trial["state"] for trial in service.trials(first)] == ["completed", "completed"]
+
+
 def test_an_agent_whose_request_fails_gives_its_other_trials_back(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -306,7 +320,7 @@ def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> 
 
 def test_the_plain_client_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
     """The service answers 503 until it has a driver, and 410 to the report, as if the lease had ended. Then the search ends."""
-    assignment = {"lease": "seg_1", "iteration": 0, "checkpoint": None, "config": {"lr": 0.1}}
+    assignment = {"lease": "seg_1", "experiment_id": "exp_1", "iteration": 0, "checkpoint": None, "config": {"lr": 0.1}}
     answers = iter([(503, {}), (201, assignment), (503, {}), (410, {}), (410, {})])
     asked: list[tuple[str, str]] = []
 
