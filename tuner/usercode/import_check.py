@@ -184,7 +184,7 @@ def examine(
 
 def _last_line(error: BaseException) -> str:
     shown = traceback.TracebackException(type(error), error, None)
-    shown.__notes__ = None  # type: ignore[assignment]  # the notes would come last
+    shown.__notes__ = None  # the notes would come last
     return list(shown.format_exception_only())[-1].strip()
 
 
