@@ -23,8 +23,9 @@ def a_model() -> torch.nn.Module:
         lambda weights: weights,
         lambda weights: {"model": weights, "optimizer": {"lr": 0.1}, "epoch": 3},
         lambda weights: {"state_dict": {f"module.{name}": value for name, value in weights.items()}},
+        lambda weights: {"state_dict": {f"module._orig_mod.{name}": value for name, value in weights.items()}},
     ],
-    ids=["alone", "under a name", "of DDP"],
+    ids=["alone", "under a name", "of DDP", "of a compiled model in DDP"],
 )
 def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> None:
     trained = a_model()
@@ -34,6 +35,22 @@ def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> No
     assert not model.training
     inputs = torch.ones(1, 3)
     assert torch.equal(model(inputs), trained(inputs))
+
+
+class Compiled(torch.nn.Module):
+    """Has the names of weights that `torch.compile` gives to a model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_compiled_model_takes_the_weights_of_any_model(tmp_path: Path, compiled: bool) -> None:
+    trained, new = a_model(), a_model()
+    torch.save((Compiled(trained) if compiled else trained).state_dict(), tmp_path / "state.pt")
+    tuner.torch.load_model(Checkpoint(tmp_path), Compiled(new))
+    assert torch.equal(new(torch.ones(1, 3)), trained(torch.ones(1, 3)))
 
 
 def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:

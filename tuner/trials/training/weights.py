@@ -46,6 +46,7 @@ def load_weights(
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
         asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
         raise CheckpointError(f"{name} in {checkpoint.path}: {asked}; it has {known}")
+    found = {_uncompiled(part): value for part, value in found.items()}
     wrapped = all(part.startswith("module.") for part in found)  # the names that DistributedDataParallel uses
     return {part.removeprefix("module.") if wrapped else part: value for part, value in found.items()}
 
@@ -64,13 +65,20 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
     Raises:
         CheckpointError: there are no weights in the checkpoint, or they do not fit the model.
     """
+    weights = load_weights(checkpoint, file=file, key=key)
+    names = {_uncompiled(name): name for name in model.state_dict()}
     try:
-        model.load_state_dict(load_weights(checkpoint, file=file, key=key))
+        model.load_state_dict({names.get(name, name): value for name, value in weights.items()})
     except RuntimeError as error:
         assert checkpoint is not None
         raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
     model.eval()
     return model
+
+
+def _uncompiled(name: str) -> str:
+    """Return the name of a weight without what `torch.compile` adds to it."""
+    return name.replace("_orig_mod.", "")
 
 
 def _read(path: str) -> Any:
