@@ -68,6 +68,15 @@ def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
         tuner.torch.load_weights(checkpoint)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_damaged_file_is_not_taken_for_another_model(tmp_path: Path, share: float) -> None:
+    torch.save(a_model().state_dict(), tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged"):
+        tuner.torch.load_model(Checkpoint(tmp_path), a_model())
+
+
 def test_nothing_but_tensors_is_unpickled(tmp_path: Path) -> None:
     torch.save(Path, tmp_path / "state.pt")
     with pytest.raises(CheckpointError, match="more than tensors"):

@@ -88,6 +88,9 @@ def _read(path: str) -> Any:
         raise CheckpointError(
             f"{path} has more than tensors and plain values, so it is not loaded; if you trust it, call torch.load yourself"
         ) from error
+    except (EOFError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0] or "it ends too early"
+        raise CheckpointError(f"{path} is damaged or is not a file of torch.save: {reason}") from error
 
 
 def _weights(saved: Any, key: str | None) -> dict[str, torch.Tensor] | None:
