@@ -1,4 +1,4 @@
-"""Whether this process is importing the user's code for a trial or a check. The code must not start a search then."""
+"""Refuse searches that the user's code would start while this process imports the code for a trial or a check."""
 
 from __future__ import annotations
 
