@@ -54,6 +54,22 @@ def broken(config):
 """
 
 
+FAILS = """
+from tuner.agents.leases import Leases
+from tuner.errors import ServiceError
+
+asks = Leases.ask
+
+async def ask(self):
+    found = await asks(self, 1.0)
+    if found is None:
+        raise ServiceError("no second trial", 500)
+    return found
+
+Leases.ask = ask
+"""
+
+
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
@@ -79,8 +95,9 @@ def start(started: list[subprocess.Popen[str]], command: list[str], folder: Path
     return process
 
 
-def agent(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from tuner.cli import main; main()", "agent", *arguments]
+def agent(*arguments: str, before: str = "") -> list[str]:
+    """Return the command of an agent. `before` is Python code that its process runs first."""
+    return [sys.executable, "-c", f"{before}\nfrom tuner.cli import main; main()", "agent", *arguments]
 
 
 def test_tuner_agent_runs_functions(
@@ -157,6 +174,50 @@ def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
+    again = service.ask(name)
+    assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_an_agent_ends_although_the_service_does_not_answer(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    soon = "from tuner.agents import worker\nworker.GIVE_BACK_S = 1.0"
+    command = agent(service.url, "--experiment", name, "job.py:train", before=soon)
+    process = start(started, command, tmp_path, EPOCH_S="0.3")
+    service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
+    service.end_api()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "the service does not answer" in output
+
+
+def test_an_agent_continues_if_another_experiment_gets_the_same_name(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    first = service.create(name="far", space=SPACE, num_samples=2)
+    process = start(started, agent(service.url, "--experiment", "far", "job.py:train"), tmp_path, EPOCH_S="0.3")
+    service.until("a report", lambda: (trials := service.trials(first)) and trials[0]["iteration"] >= 1)
+    service.create(name="far", space=SPACE, num_samples=1)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert [trial["state"] for trial in service.trials(first)] == ["completed", "completed"]
+
+
+def test_an_agent_whose_request_fails_gives_its_other_trials_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--parallel", "2", before=FAILS)
+    output, _ = start(started, command, tmp_path, EPOCH_S="3").communicate(timeout=60)
+    assert "no second trial" in output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
 
@@ -259,7 +320,7 @@ def test_the_plain_client_of_the_docs(service: AgentService, tmp_path: Path) -> 
 
 def test_the_plain_client_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
     """The service answers 503 until it has a driver, and 410 to the report, as if the lease had ended. Then the search ends."""
-    assignment = {"lease": "seg_1", "iteration": 0, "checkpoint": None, "config": {"lr": 0.1}}
+    assignment = {"lease": "seg_1", "experiment_id": "exp_1", "iteration": 0, "checkpoint": None, "config": {"lr": 0.1}}
     answers = iter([(503, {}), (201, assignment), (503, {}), (410, {}), (410, {})])
     asked: list[tuple[str, str]] = []
 

@@ -148,6 +148,18 @@ def test_the_users_own_modules_are_found_also_those_that_they_import(
     assert local_modules(None, ["helper_p.sub"]).keys() == {"helper_p/__init__.py", "helper_p/table.csv"}
 
 
+def test_a_module_that_is_a_link_keeps_the_name_by_which_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "version_2.py").write_text("")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "helper_link.py").symlink_to("../shared/version_2.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    found = local_modules(None, ["helper_link"])
+    assert found == {"helper_link.py": tmp_path / "shared" / "version_2.py"}
+
+
 def test_packages_without_an_init_file_are_the_users_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("first/spaced/inner", "second/spaced", "second/data_of_spaced"):
         (tmp_path / name).mkdir(parents=True)

@@ -49,6 +49,7 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
         ("import json\njson.loads('{')", "f", r"JSONDecodeError.*\(.*bad\.py, line 2, in <module>\)"),
         ("def f(:", "f", r"SyntaxError: .* \(.*bad\.py, line 1\)"),
         ("import sys; sys.exit('bye')", "f", "SystemExit: bye"),
+        ("error = OSError('no data')\nerror.add_note('mount it')\nraise error", "f", "OSError: no data"),
         ("import os; os._exit(3)", "f", "ends the process, with exit code 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "f", "by SIGSEGV"),
         ("def train(config): ...", "trian", "has no 'trian'; did you mean 'train'?"),
@@ -208,3 +209,29 @@ def test_a_library_that_cannot_be_loaded_is_a_mistake_of_the_entrypoint(
     folder = module(tmp_path, "needs", "import torchvision\ndef train(config): ...")
     with pytest.raises(EntrypointError, match=says):
         alone.check("needs:train", [folder])
+
+
+def test_a_process_that_an_import_has_forked_does_not_delay_the_answer(
+    alone: EntrypointChecker, tmp_path: Path
+) -> None:
+    source = """
+        import os, time
+        if os.fork() == 0:
+            time.sleep(1000)
+            os._exit(0)
+        def train(config): ...
+    """
+    assert alone.check("forks:train", [module(tmp_path, "forks", source)]).name == "forks:train"
+
+
+def test_a_module_that_starts_a_search_when_it_is_imported_is_refused(
+    checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    source = """
+        import tuner
+        def train(config):
+            tuner.report({"loss": 1.0})
+        tuner.run("searches:train", {"x": tuner.uniform(0, 1)}, metric="loss", mode="min")
+    """
+    with pytest.raises(EntrypointError, match='cannot import searches: .*below `if __name__ == "__main__":`'):
+        checker.check("searches:train", [module(tmp_path, "searches", source)])

@@ -41,7 +41,7 @@ class Leases:
 
     def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:
         self.address = protocol.address_of(address)
-        self._base = f"{self.address}{protocol.API}/experiments/{quote(experiment, safe='')}/assignments"
+        self._experiment = experiment  # its id once it is known, since another experiment may get the same name
         self._agent, self._lease_s = agent, lease_s
         self._http = httpx.AsyncClient(headers=protocol.headers_of(token), timeout=httpx.Timeout(CALL_S, connect=10.0))
         self._reached = False
@@ -65,6 +65,8 @@ class Leases:
             "late_checkpoints": True,
         }
         found = await self._post("", body)
+        if found:
+            self._experiment = found["experiment_id"]
         return found or None
 
     async def report(self, lease: Assignment, reports: Sequence[Report]) -> tuple[Verdict, str]:
@@ -120,12 +122,13 @@ class Leases:
             pass
 
     async def _post(self, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        url = f"{self.address}{protocol.API}/experiments/{quote(self._experiment, safe='')}/assignments{path}"
         attempts = protocol.Attempts(safe=True, patience_s=patience_s, reached=self._reached)
         while True:
             answer: httpx.Response | None = None
             error: httpx.TransportError | None = None
             try:
-                answer = await self._http.post(f"{self._base}{path}", json=body)
+                answer = await self._http.post(url, json=body)
                 self._reached = True
             except httpx.TransportError as raised:
                 error = raised

@@ -40,8 +40,8 @@ LAST_WORDS_S = 5.0
 """Seconds that a trial's process may take to send the end of its log after the trial has ended."""
 ASKED_S = 1.0
 """Seconds for which an agent that stops waits for the answer to its request for a trial, to give the trial back."""
-AGAIN_S = 2.0
-"""Seconds from one attempt to the next while the experiment does not exist yet."""
+GIVE_BACK_S = 20.0
+"""Seconds that an agent that stops may take to give its trials back, since the service may not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Agent:
         self._codes: dict[str, CodeRef] = {}
         self._manager: GroupManager | None = None
         self._sending: set[asyncio.Task[None]] = set()
-        self._cannot: TunerError | None = None  # why this agent can run no trial
+        self._cannot: Exception | None = None  # why this agent cannot continue
         self.trials = 0
 
     async def run(self) -> None:
@@ -95,39 +95,57 @@ class Agent:
 
         Raises:
             ServiceError: the service rejects this agent, or has not answered for an hour.
-            TunerError: this agent can run no trial of the experiment, for example because neither of them has a function. The
-                trials that it had leased were given back.
+            TunerError: this agent can run no trial of the experiment, for example because neither of them has a function.
+
+        The trials that it had leased are given back first, unless the service does not answer for `GIVE_BACK_S`.
         """
         address = await self._server.open("127.0.0.1")
         pool = LocalPool(float(self._work.parallel), address, RankServer(gpus=True), log_limit=LogLimit.of(4 << 20))
         self._manager = GroupManager(pool, logs=self)
         loops = [asyncio.create_task(self._work_on()) for _ in range(self._work.parallel)]
+        ending = asyncio.create_task(self._end_late(loops))
         try:
-            await asyncio.gather(*loops)
+            await asyncio.wait(loops)
             if self._cannot is not None:
                 raise self._cannot
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            tasks = [ending, *loops, *self._sending]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._manager.close()
             await self._server.close()
             await self._leases.close()
 
     async def stop(self) -> None:
-        """Stop the running trials, give them back to the service, and make `run` return."""
+        """Stop the running trials, give them back to the service, and make `run` return, after `GIVE_BACK_S` at the latest."""
         self._stopping.set()
         if self._manager is not None:
             for name in list(self._running):
                 await self._manager.interrupt(name, "kill")
 
+    async def _end_late(self, loops: Sequence[asyncio.Task[None]]) -> None:
+        """Once the agent stops, cancel the loops that have not given their trials back within `GIVE_BACK_S`."""
+        await self._stopping.wait()
+        _, late = await asyncio.wait(loops, timeout=GIVE_BACK_S)
+        if late:
+            self._work.say(
+                "the service does not answer; the trials of this agent start again once their leases have ended"
+            )
+        for loop in late:
+            loop.cancel()
+
     async def _work_on(self) -> None:
-        while not self._stopping.is_set():
-            lease = await self._ask()
-            if lease is None:
-                return
-            if lease:
-                await self._train(lease)
+        try:
+            while not self._stopping.is_set():
+                lease = await self._ask()
+                if lease is None:
+                    return
+                if lease:
+                    await self._train(lease)
+        except Exception as error:
+            self._cannot = self._cannot or error
+            await self.stop()  # the other loops give their trials back before `run` raises the error
 
     async def _ask(self) -> Assignment | None:
         """Lease a trial. Return an empty dict if the service has none now, or None if this agent should stop."""

@@ -39,6 +39,7 @@ from tuner.service_url import service_url
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store, shown_url
+from tuner.usercode.importing import refuse_while_importing
 from tuner.usercode.trainable import by_value
 
 __all__ = ["Result", "resume", "run"]
@@ -213,6 +214,7 @@ def run(
 def _search(given: Mapping[str, Any]) -> Result:
     """Create the experiment that the arguments of `run` describe, and drive it to its end."""
     trainable, ray_address = given["trainable"], given["ray_address"]
+    refuse_while_importing("tuner.run")
     _check_required(given)
     notebook.hide_warnings_of_libraries()
     callbacks = checked(given["callbacks"])

@@ -178,10 +178,11 @@ def _own_files(name: str, imported: bool) -> dict[str, Path]:
     spec = _spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return {}
-    origin = Path(spec.origin).resolve()
+    source = Path(spec.origin)  # it may be a link to a file of another name
+    origin = source.resolve()
     if not origin.is_file() or _is_installed(origin):
         return {}
-    return {origin.name: origin} if origin.name != "__init__.py" else files_of(origin.parent, f"{name}/")
+    return {source.name: origin} if source.name != "__init__.py" else files_of(source.parent.resolve(), f"{name}/")
 
 
 def _is_installed(path: Path) -> bool:

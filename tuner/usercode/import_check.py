@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.names import did_you_mean
+from tuner.usercode.importing import importing
 
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
 """Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
@@ -105,7 +106,7 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
         except BaseException as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
+            pipe.write(json.dumps(answer) + "\n")
         os._exit(0)
     os.close(writing)
     text, late = _read(reading, timeout_s)
@@ -123,7 +124,10 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
 
 
 def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
-    """Read a pipe to its end. Return the text, and True if the end did not come within `timeout_s`."""
+    """Read a line from a pipe. Return its text, and True if it did not end within `timeout_s`.
+
+    The pipe may stay open after the line, because processes that the import has forked have it too.
+    """
     deadline = time.monotonic() + timeout_s
     parts: list[bytes] = []
     with os.fdopen(pipe, "rb", buffering=0) as source:
@@ -132,9 +136,9 @@ def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:
             if not ready:
                 return "", True
             part = source.read(65536)
-            if not part:
-                return b"".join(parts).decode(), False
             parts.append(part)
+            if not part or part.endswith(b"\n"):
+                return b"".join(parts).decode(), False
 
 
 def examine(
@@ -150,7 +154,8 @@ def examine(
     sys.path[:0] = [path for path in sys_path if path not in sys.path]
     before = set(sys.modules)
     try:
-        found: Any = importlib.import_module(module_name)
+        with importing(module_name):
+            found: Any = importlib.import_module(module_name)
     except BaseException as error:  # an import can raise anything, even SystemExit
         plain = module_name.removesuffix(".py")
         meant = f"; did you mean {plain}:{qualname}?" if plain != module_name else ""
@@ -178,7 +183,9 @@ def examine(
 
 
 def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()
+    shown = traceback.TracebackException(type(error), error, None)
+    shown.__notes__ = None  # the notes would come last
+    return list(shown.format_exception_only())[-1].strip()
 
 
 def _where(error: BaseException) -> str:

@@ -48,6 +48,22 @@ def test_a_model_may_have_a_single_part_that_is_called_module(tmp_path: Path) ->
     assert torch.equal(model.state_dict()["module.weight"], trained.state_dict()["module.weight"])
 
 
+class Compiled(torch.nn.Module):
+    """Has the names of weights that `torch.compile` gives to a model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_compiled_model_takes_the_weights_of_any_model(tmp_path: Path, compiled: bool) -> None:
+    trained, new = a_model(), a_model()
+    torch.save((Compiled(trained) if compiled else trained).state_dict(), tmp_path / "state.pt")
+    tuner.torch.load_model(Checkpoint(tmp_path), Compiled(new))
+    assert torch.equal(new(torch.ones(1, 3)), trained(torch.ones(1, 3)))
+
+
 def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     torch.save({"first": a_model().state_dict(), "epoch": 3}, tmp_path / "a.pt")
@@ -61,6 +77,15 @@ def test_what_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     torch.save({}, tmp_path / "b.pt")
     with pytest.raises(CheckpointError, match="cannot tell which file"):
         tuner.torch.load_weights(checkpoint)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_damaged_file_is_not_taken_for_another_model(tmp_path: Path, share: float) -> None:
+    torch.save(a_model().state_dict(), tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged"):
+        tuner.torch.load_model(Checkpoint(tmp_path), a_model())
 
 
 def test_nothing_but_tensors_is_unpickled(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
 """The keys under which weights are looked for in a file."""
 
-WRAPPERS = ("module.", "_orig_mod.")
-"""The prefixes of all names of weights in a model that DistributedDataParallel or `torch.compile` has wrapped."""
+_DDP = "module."
+"""The prefix of all names of weights in a model that DistributedDataParallel has wrapped."""
+_COMPILED = "_orig_mod."
+"""The part of the names of weights in a model, or in a part of one, that `torch.compile` has wrapped."""
 
 
 def load_weights(
@@ -42,7 +44,7 @@ def load_weights(
 
 
 def _saved(checkpoint: Checkpoint | None, file: str | None, key: str | None) -> dict[str, torch.Tensor]:
-    """Return the weights in a checkpoint under the names that they were saved with."""
+    """Return the weights in a checkpoint under the names that they were saved with, without those of `torch.compile`."""
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint: the search has no best trial, or its function saved none")
     with checkpoint.as_directory() as folder:
@@ -56,13 +58,12 @@ def _saved(checkpoint: Checkpoint | None, file: str | None, key: str | None) -> 
         known = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
         asked = f"{key!r} is not a mapping of names to tensors" if key else "no usual key has weights; pass key="
         raise CheckpointError(f"{name} in {checkpoint.path}: {asked}; it has {known}")
-    return found
+    return {name.replace(_COMPILED, ""): value for name, value in found.items()}
 
 
 def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    while prefix := next((one for one in WRAPPERS if all(name.startswith(one) for name in weights)), None):
-        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    return weights
+    wrapped = all(name.startswith(_DDP) for name in weights)
+    return {name.removeprefix(_DDP) if wrapped else name: value for name, value in weights.items()}
 
 
 def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
@@ -80,10 +81,11 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
         CheckpointError: there are no weights in the checkpoint, or they do not fit the model.
     """
     weights = _saved(checkpoint, file, key)
-    if weights.keys() != model.state_dict().keys():  # else a part of the model itself is called "module"
+    names = {name.replace(_COMPILED, ""): name for name in model.state_dict()}  # the model may be compiled itself
+    if weights.keys() != names.keys():  # otherwise a part of the model is called "module"
         weights = _unwrapped(weights)
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict({names.get(name, name): value for name, value in weights.items()})
     except RuntimeError as error:
         assert checkpoint is not None
         raise CheckpointError(f"{checkpoint.path} has the weights of another model: {error}") from error
@@ -98,6 +100,9 @@ def _read(path: str) -> Any:
         raise CheckpointError(
             f"{path} has more than tensors and plain values, so it is not loaded; if you trust it, call torch.load yourself"
         ) from error
+    except (EOFError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0] or "it ends too early"
+        raise CheckpointError(f"{path} is damaged or is not a file of torch.save: {reason}") from error
 
 
 def _weights(saved: Any, key: str | None) -> dict[str, torch.Tensor] | None:

@@ -15,6 +15,7 @@ from tuner.errors import EntrypointError, text_of
 from tuner.space import Space
 from tuner.trials.compat.forms import as_function
 from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.usercode.importing import importing
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
@@ -25,7 +26,8 @@ def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
 def _by_name(entrypoint: str) -> Any:
     module, _, name = entrypoint.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        with importing(module):
+            found: Any = importlib.import_module(module)
     except Exception as error:
         raise EntrypointError(f"{module} cannot be imported on this worker: {_why(error)}") from error
     for part in name.split("."):
@@ -40,7 +42,8 @@ def _by_value(blob: bytes | None) -> Any:
     if blob is None:
         raise EntrypointError("the training function was not sent to this worker")
     try:
-        return cloudpickle.loads(blob)
+        with importing("the training function"):
+            return cloudpickle.loads(blob)
     except Exception as error:
         raise EntrypointError(f"the training function cannot be loaded on this worker: {_why(error)}") from error
 
