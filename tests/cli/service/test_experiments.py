@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -123,6 +124,17 @@ def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) 
     assert list(found.columns) == list(expected.columns)
     assert len(found) == len(expected)
     assert found["accuracy"].tolist() == pytest.approx(expected["accuracy"].tolist(), nan_ok=True)
+
+
+def test_numbers_are_exported_to_json_with_all_their_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"lr": tuner.grid_search([1.5e-11, 0.1])}
+    with tuner.create_study(space, metric="loss", mode="min", name="small") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": trial.config["lr"] / 3, "far": math.inf})
+    output("export", "small", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert [(row["config/lr"], row["loss"], row["far"]) for row in rows] == [(lr, lr / 3, None) for lr in (1.5e-11, 0.1)]
 
 
 class Act:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tuner.cli.home.explain import Filters, Listed
+from tuner.cli.json_text import dumps
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
@@ -288,7 +289,8 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             case "csv":
                 frame.to_csv(file, index=False)
             case "json":
-                frame.to_json(file, orient="records", indent=1)
+                rows = frame.astype(object).to_dict("records")  # frame.to_json would round numbers to 15 decimal places at best
+                file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
             case "parquet":
                 frame.to_parquet(file, index=False)
     except OSError as error:
