@@ -134,7 +134,9 @@ def test_numbers_are_exported_to_json_with_all_their_digits(tmp_path: Path, monk
             trial.tell({"loss": trial.config["lr"] / 3, "far": math.inf})
     output("export", "small", str(tmp_path / "out.json"))
     rows = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
-    assert [(row["config/lr"], row["loss"], row["far"]) for row in rows] == [(lr, lr / 3, None) for lr in (1.5e-11, 0.1)]
+    assert [(row["config/lr"], row["loss"], row["far"]) for row in rows] == [
+        (lr, lr / 3, None) for lr in (1.5e-11, 0.1)
+    ]
 
 
 class Act:
@@ -159,6 +161,22 @@ def test_python_objects_in_configurations_are_named() -> None:
     shown = json.loads(output("show", "objects", "--json"))
     assert [trial["config"]["act"] for trial in shown["trials"]] == ["Act"] * 3
     assert '"act": "Act"' in output("show", "objects")
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"lr": 0.5, "clip": math.inf, "more": {"list": [math.nan]}}
+    with tuner.create_study(space, metric="loss", mode="min", num_samples=1, name="far") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": 0.5})
+    config = {"lr": 0.5, "clip": None, "more": {"list": [None]}}
+    assert json.loads(output("best", "far"), parse_constant=pytest.fail)["config"] == config
+    shown = json.loads(output("show", "far", "--json"), parse_constant=pytest.fail)
+    assert [shown["best"]["config"], *(trial["config"] for trial in shown["trials"])] == [config, config]
+    for command in (["schedule", "far"], ["replay", "far", "--json"], ["ls", "--json"]):
+        json.loads(output(*command), parse_constant=pytest.fail)
+    for line in output("explain", "far", "--json").splitlines():
+        json.loads(line, parse_constant=pytest.fail)
 
 
 @pytest.mark.usefixtures("objects")

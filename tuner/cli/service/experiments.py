@@ -289,7 +289,9 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             case "csv":
                 frame.to_csv(file, index=False)
             case "json":
-                rows = frame.astype(object).to_dict("records")  # frame.to_json would round numbers to 15 decimal places at best
+                rows = frame.astype(object).to_dict(
+                    "records"
+                )  # frame.to_json would round numbers to 15 decimal places at best
                 file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
             case "parquet":
                 frame.to_parquet(file, index=False)
