@@ -22,7 +22,7 @@ from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import T0, a_spec
 from tests.web.searches import Search, digits
 from tuner.cli import commands
-from tuner.cli.service.experiments import best, lines
+from tuner.cli.service.experiments import _spec, best, lines
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
@@ -208,6 +208,30 @@ def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert output("pause", "digits") == f"asked to pause digits ({made}), which is pending\n"
     assert [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(made).id])] == ["pause"]
     assert output("resume", made) == f"asked to resume {made}, which is pending\n"
+
+
+@pytest.mark.parametrize("indent", [None, "\t"])
+def test_submit_reads_numbers_with_an_exponent(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store, indent: str | None
+) -> None:
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    spec = SPEC | {"name": "\U0001f600", "space": {"lr": {"type": "loguniform", "lower": 1e-5, "upper": 1e-2}}}
+    (tmp_path / "spec.json").write_text(json.dumps(spec, indent=indent))
+    assert "1e-05" in (tmp_path / "spec.json").read_text()
+    record = sqlite_store.experiments.get(output("submit", str(tmp_path / "spec.json")).strip())
+    assert (record.name, record.spec.space["lr"]["lower"]) == ("\U0001f600", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("-1E3", -1000.0), ("1.5e+3", 1500.0), (".5e1", 5.0), ("2.e2", 200.0),
+        ("2026-01-31", "2026-01-31"), ("12", 12), ("0.5", 0.5), ("e5", "e5"), ("1e", "1e"), ("true", True),
+    ],
+)  # fmt: skip
+def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, value: object) -> None:
+    (tmp_path / "spec.yaml").write_text(f"name: é\nvalue: {text}\n", encoding="utf-8")
+    assert _spec(tmp_path / "spec.yaml") == {"name": "é", "value": value}
 
 
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:

@@ -7,6 +7,7 @@ service, by default the one on this machine.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,19 @@ Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
 PATIENCE_S = 5.0
 """Seconds after which a command stops trying to reach the service."""
+
+
+class Yaml(yaml.SafeLoader):
+    """Reads YAML as the page does: 1e-5 is a number and 2026-01-31 is text. PyYAML takes them for text and for a date."""
+
+
+Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
@@ -349,12 +363,16 @@ def _named(name: str, found: str, number: int | None = None) -> str:
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
-    """Return the spec in a YAML or JSON file. The YAML parser can read both."""
+    """Return the spec in a YAML or JSON file."""
     try:
-        found = yaml.safe_load(file.read_text())
+        content = file.read_bytes()
+        try:
+            found = json.loads(content, parse_constant=_refuse)
+        except ValueError:
+            found = yaml.load(content, Yaml)
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the text is not UTF-8, or a number has too many digits
         raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
