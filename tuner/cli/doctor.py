@@ -192,7 +192,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        settings.make_home()
         with Store.open(settings.database_url, synchronous=settings.durability) as store:
             store.migrate()
             store.check()
