@@ -163,6 +163,21 @@ def test_python_objects_in_configurations_are_named() -> None:
     assert '"act": "Act"' in output("show", "objects")
 
 
+def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70}
+    with tuner.create_study(space, metric="loss", mode="min", name="nets") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": 0.5})
+    output("export", "nets", str(tmp_path / "out.parquet"))
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert found["config/layer"].tolist() == ["[64, 'relu']", "[32, 'tanh']"]
+    assert [list(shape) for shape in found["config/shape"]] == [[3, 3], [3, 3]]
+    assert found["config/id"].tolist() == [str(2**70)] * 2
+
+
 def test_what_is_not_finite_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     space = {"lr": 0.5, "clip": math.inf, "more": {"list": [math.nan]}}

@@ -45,7 +45,7 @@ PATIENCE_S = 5.0
 """Seconds after which a command stops trying to reach the service."""
 
 
-class Yaml(yaml.SafeLoader):
+class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
     """Reads YAML as the page does: 1e-5 is a number and 2026-01-31 is text. PyYAML takes them for text and for a date."""
 
 
@@ -295,7 +295,7 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     frame: pd.DataFrame = found.dataframe(history)
     for name in [name for name, kind in frame.dtypes.items() if kind.kind == "O"]:
         column = frame[name].map(_plain)
-        if form == "parquet" and column.dropna().map(type).nunique() > 1:  # its columns have one type
+        if form == "parquet" and not _has_one_type(column):
             column = column.map(str, na_action="ignore")
         frame[name] = column
     try:
@@ -311,6 +311,17 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
                 frame.to_parquet(file, index=False)
     except OSError as error:
         raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
+
+
+def _has_one_type(column: pd.Series[Any]) -> bool:
+    """Return True if a column of a parquet file, whose columns have one type, can have these values."""
+    import pyarrow
+
+    try:
+        pyarrow.Array.from_pandas(column)
+    except (pyarrow.ArrowException, OverflowError):  # OverflowError: an integer has more than 64 bits
+        return False
+    return True
 
 
 @contextmanager
