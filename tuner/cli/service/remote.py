@@ -53,7 +53,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             raise SpecError(f"{called} is an experiment: also give the number of one of its trials")
         else:
             trial = _trial(client, called, number)
-        ordinal = query.segment or max((part.ordinal for part in trial.get().segments), default=1)
+        ordinal = logs.segment_of(query, trial.get().segments)
         if follow:
             yield from trial.follow_log(query.rank or 0, ordinal)
             return
