@@ -34,6 +34,8 @@ def backup(url: str, target: Path) -> int:
         raise StoreError(f"there is no database at {source}")
     if target.exists():
         raise Conflict(f"{target} already exists; a backup never replaces a file")
+    if not target.parent.is_dir():
+        raise StoreError(f"{target} cannot be written: there is no folder {target.parent}")
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if source is None:
