@@ -237,7 +237,7 @@ class Settings:
         except OSError as error:
             why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
             raise SpecError(
-                f"the folder {str(self.home)!r} cannot be created: {why}; set TUNER_HOME to a folder in which this user may write",
+                f"the folder {str(self.home)!r} cannot be created: {why}; set TUNER_HOME to a folder where this user may write",
                 "TUNER_HOME",
             ) from error
 
