@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from rich.console import Console
 
 import tuner
 
@@ -101,3 +104,12 @@ def test_make_asks_for_a_newer_python_before_it_makes_an_environment(tmp_path: P
         assert "tuner needs Python 3.11 or newer, but" in done.stderr
         assert "is Python 3.10. Install a newer one" in done.stderr
         assert (tmp_path / ".venv").exists() == (place != old)
+
+
+def test_the_oldest_rich_that_is_allowed_calls_on_broken_pipe() -> None:
+    """`tuner run ... | head -1` ends the search with an older one."""
+    needed = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["dependencies"]
+    rich = next(one for one in map(Requirement, needed) if one.name == "rich")
+    assert "13.7.1" not in rich.specifier
+    assert "13.8" in rich.specifier
+    assert callable(Console.on_broken_pipe)

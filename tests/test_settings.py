@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import SpecError
+from tuner.errors import SpecError, StoreError
 from tuner.settings import MisspelledSetting, Quota, Settings, misspelled
 from tuner.store import Store
 
@@ -64,6 +64,16 @@ def test_every_variable_is_read() -> None:
         log_level="DEBUG",
         quotas=(Quota("vision", "GPU", 4.0), Quota("*", "CPU", 0.5)),
     )
+
+
+def test_a_home_or_database_whose_folder_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home, why in ((tmp_path / "file", "it is a file"), (tmp_path / "file" / "home", "Not a directory")):
+        settings = Settings(home=home)
+        with pytest.raises(SpecError, match=f"^TUNER_HOME: .*{home}.* cannot be created: {why}; set TUNER_HOME"):
+            settings.make_home()
+        with pytest.raises(StoreError, match=f"{home}.* cannot be created: {why}; set TUNER_HOME"):
+            Store.open(settings.database_url)
 
 
 def test_a_relative_storage_is_one_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,6 +230,17 @@ class Settings:
             raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")
         object.__setattr__(self, "storage", absolute(self.storage or home / "checkpoints"))
 
+    def make_home(self) -> None:
+        """Create the home unless it exists. Raise SpecError if it cannot be created."""
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+            raise SpecError(
+                f"the folder {str(self.home)!r} cannot be created: {why}; set TUNER_HOME to a folder where this user may write",
+                "TUNER_HOME",
+            ) from error
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from the environment, where an empty variable counts as unset.

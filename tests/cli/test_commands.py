@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -170,6 +171,16 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_text_that_the_encoding_of_the_output_lacks_is_escaped(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tuner", "docs", "semantics"],
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u" in done.stdout
 
 
 def test_a_number_names_a_trial_of_the_experiment_before_it() -> None:

@@ -146,6 +146,17 @@ def test_a_machine_with_gpus_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, ["2.13.0", "12.8", ["H100", "H100"], "2.27"], 2).level == "ok"
 
 
+def test_a_driver_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(doctor, "DRIVER_S", 0.5)
+    monkeypatch.setattr(doctor, "_apart", lambda *_: json.dumps(["2.13.0", "12.8", [], None]))
+    found = only(doctor.check_torch())
+    assert (found.level, "NVIDIA's driver does not answer" in found.what) == ("error", True)
+
+
 def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._apart("print('noise'); print('last')", 30) == "last"
     failed = doctor._apart("raise OSError('no such device')", 30)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from datetime import date
+
 import pytest
 
+from tuner.agents.leases import Leases
 from tuner.client.protocol import address_of, headers_of
+from tuner.client.synchronous import Client
 from tuner.errors import SpecError
 
 
@@ -55,3 +60,22 @@ def test_a_token_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPa
 def test_white_space_around_a_token_is_ignored() -> None:
     assert headers_of("tnr_abc\r\n")["Authorization"] == "Bearer tnr_abc"
     assert "Authorization" not in headers_of("\n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"space": {"lr": {"upper": math.inf}}}, "space.lr.upper: expected a finite number, got inf"),
+        (
+            {"points_to_evaluate": [{"lr": 1.0}, {"lr": math.nan}]},
+            "points_to_evaluate.1.lr: expected a finite number, got nan",
+        ),
+        ({"notes": date(2026, 1, 31)}, "notes: expected a JSON value, got date datetime.date(2026, 1, 31)"),
+    ],
+)
+def test_a_value_that_json_does_not_have_is_refused_and_named(spec: dict[str, object], message: str) -> None:
+    with Client("http://localhost:1") as client, pytest.raises(SpecError) as refused:
+        client.create(spec)
+    assert str(refused.value) == message
+    with pytest.raises(SpecError, match="^lease_s: expected a finite number, got inf"):
+        Leases("http://localhost:1", None, "far", "here", math.inf)

@@ -340,6 +340,9 @@ def test_startup_costs_virtual_time() -> None:
         ({"scheduler": "ashaa"}, "/scheduler/type"),
         ({"scheduler": {"type": "asha", "max_T": 3}}, "/scheduler/max_T"),
         ({"points_to_evaluate": [{"y": 1}]}, "/points_to_evaluate/0/y"),
+        ({"time_budget_s": -1}, "/time_budget_s"),
+        ({"time_budget_s": math.nan}, "/time_budget_s"),
+        ({"budget": math.inf}, "/budget"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], pointer: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,45 @@ def test_curves_are_the_reports_with_the_best_trial_on_top(result: Result) -> No
     assert (len(few.data), few.layout.title.text) == (3, "net: size of the best 3 of 14 trials")
 
 
+def constrained(metric: str | list[str], mode: Any, *trials: list[dict[str, float]]) -> Result:
+    """Store a search in this home whose trials have these reports, and whose `size` may be 2 at most. Return its result."""
+    search_alg = {"type": "tpe", "constraints": {"size": {"max": 2}}}
+    with tuner.create_study(
+        {"x": tuner.uniform(0, 1)},
+        metric=metric,
+        mode=mode,
+        num_samples=len(trials),
+        name="small",
+        search_alg=search_alg,
+    ) as study:
+        for reports in trials:
+            trial = study.ask()
+            assert trial is not None
+            for report in reports[:-1]:
+                trial.report(report)
+            trial.tell(reports[-1])
+    return tuner.load("small")
+
+
+def test_what_violates_the_constraints_is_not_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    values = [(0.2, 5.0), (1.0, 1.0), (0.1, 9.0), (0.5, 2.0)]
+    result = constrained("loss", "min", *([{"loss": loss, "size": size}] for loss, size in values))
+    assert result.best_value == 0.5
+    every, so_far = result.plot("history").data
+    assert (list(every.y), list(so_far.y)) == ([0.2, 1.0, 0.1, 0.5], [None, 1.0, 1.0, 0.5])
+    assert result.plot("curves").data[-1].name == "trial 3"
+
+
+def test_the_front_that_is_drawn_is_that_of_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    grown = [{"loss": 1.0, "acc": 1.0, "size": 1.0}, {"loss": 1.0, "acc": 2.0, "size": 9.0}]
+    result = constrained(["loss", "acc"], ["min", "max"], grown, [{"loss": 2.0, "acc": 3.0, "size": 2.0}])
+    assert [trial.number for trial in result.pareto_front()] == [1]
+    front = next(trace for trace in result.plot("pareto").data if trace.name == "front")
+    assert (list(front.x), list(front.y)) == ([2.0], [3.0])
+
+
 def test_the_history_has_the_best_so_far(result: Result) -> None:
     values, best = result.plot("history").data
     assert list(values.y) == [trial.best_value for trial in result.trials]
@@ -100,7 +140,7 @@ def test_the_best_trials_are_dark_in_parallel_coordinates(sqlite_store: Store) -
 
 
 def test_the_ticks_of_parallel_coordinates_do_not_overlap() -> None:
-    search = Search(name="net", trials=[], segments={}, objectives=(), space=Space.from_python(SPACE))
+    search = Search(name="net", trials=[], segments={}, objectives=(), space=Space.from_python(SPACE), keeps=bool)
     assert _axis(search, "lr", [0.001, 0.01, 0.1])["tickvals"] == [-3, -2, -1], "a tick at each value"
     assert _axis(search, "lr", [0.001, 0.00101, 0.1])["tickvals"] == pytest.approx([-3, -2.5, -2, -1.5, -1])
     assert _axis(search, "lr", [0.001, 0.001])["tickvals"] == [-3], "all trials have the same value"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -167,6 +169,16 @@ async def test_a_deployment_starts_inside_an_event_loop(fake: Any) -> None:
         assert set(serve.applications) == {"tuner-model", "tuner-model-v1"}
         assert serve.options["ingress"]["max_ongoing_requests"] == 1000
     assert (serve.applications, serve.done) == ({}, ["start", "shutdown"])
+
+
+async def test_an_ipv6_address_gets_a_free_port_and_brackets(fake: Any) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    fake()
+    with deploy(host="::1") as deployed:
+        assert re.fullmatch(r"http://\[::1\]:[1-9]\d*", deployed.url)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "host.invalid"])

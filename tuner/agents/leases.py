@@ -40,6 +40,7 @@ class Leases:
     """
 
     def __init__(self, address: str, token: str | None, experiment: str, agent: str, lease_s: float = 60.0) -> None:
+        protocol.check_body(lease_s, "/lease_s")
         self.address = protocol.address_of(address)
         self._experiment = experiment  # its id once it is known, since another experiment may get the same name
         self._agent, self._lease_s = agent, lease_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tuner.cli.json_text import dumps
 from tuner.errors import MissingPackage
 from tuner.names import printable
 from tuner.schedulers.asha import ASHAScheduler
@@ -61,7 +61,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
     if page is not None:
         page.stay(console) if sys.stdout.isatty() else page.stop()
     if as_json:
-        print(json.dumps(outcome(result, seconds)))
+        print(dumps(outcome(result, seconds)))
     return result
 
 

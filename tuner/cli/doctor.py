@@ -35,8 +35,8 @@ Level = Literal["ok", "warning", "error"]
 MIN_FILES = 4096
 MIN_FREE_BYTES = 5 * 2**30
 MIN_SHM_BYTES = 2**30
-TORCH_S, DDP_S, RAY_S = 120.0, 120.0, 120.0
-"""Time limits in seconds for the checks of torch, of training on two ranks, and of Ray."""
+TORCH_S, DDP_S, RAY_S, DRIVER_S = 120.0, 120.0, 120.0, 30.0
+"""Time limits in seconds for the checks of torch, of training on two ranks, of Ray, and for an answer of NVIDIA's driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        settings.make_home()
         with Store.open(settings.database_url, synchronous=settings.durability) as store:
             store.migrate()
             store.check()
@@ -281,7 +281,14 @@ def check_torch() -> Iterator[Finding]:
         return
     version, cuda, names, nccl = json.loads(told)
     seen = _gpus()
-    if seen and not names:
+    if seen is None:
+        yield Finding(
+            "torch",
+            "error",
+            f"NVIDIA's driver does not answer: `nvidia-smi -L` ran for {DRIVER_S:.0f} s without a result",
+            "look for messages of NVRM in the kernel log (`dmesg`); a hung driver usually needs a restart of the machine",
+        )
+    elif seen and not names:
         what = f"NVIDIA's driver sees {len(seen)} GPUs, but torch {version} sees none"
         build = "it is a CPU build" if cuda is None else f"it is built for CUDA {cuda}"
         yield Finding(
@@ -305,11 +312,16 @@ def check_torch() -> Iterator[Finding]:
         yield Finding("torch", "ok", f"{version}, {gpus}")
 
 
-def _gpus() -> list[str]:
-    """Return a line of `nvidia-smi -L` for each GPU that NVIDIA's driver finds."""
+def _gpus() -> list[str] | None:
+    """Return a line of `nvidia-smi -L` for each GPU that NVIDIA's driver finds, or None if the driver does not answer."""
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=DRIVER_S, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return None
     return [line for line in listed.splitlines() if line.startswith("GPU ")]
 
 

@@ -30,6 +30,7 @@ from tuner.client.protocol import (
     address_of,
     body_of,
     check,
+    check_body,
     folder_of,
     headers_of,
     plain,
@@ -356,6 +357,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         content: bytes | None = None,
     ) -> httpx.Response:
+        check_body(body)
         attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
         timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
         while True:

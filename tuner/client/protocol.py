@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import random
 import time
@@ -19,6 +20,7 @@ from tuner import __version__
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
 from tuner.settings import Settings
 from tuner.space import Space
+from tuner.space.words import escape, show
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -86,6 +88,24 @@ def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the query parameters, without parameters that are None and with booleans as in JSON."""
     given = {name: value for name, value in (params or {}).items() if value is not None}
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+
+
+def check_body(body: Any, pointer: str = "") -> None:
+    """Raise SpecError if the body of a request has a value that JSON does not have, such as an infinity or a date."""
+    match body:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if not math.isfinite(body):
+                raise SpecError(f"expected a finite number, got {body}", pointer)
+        case Mapping():
+            for key, value in body.items():
+                check_body(value, f"{pointer}/{escape(str(key))}")
+        case list() | tuple():
+            for at, value in enumerate(body):
+                check_body(value, f"{pointer}/{at}")
+        case _:
+            raise SpecError(f"expected a JSON value, got {show(body)}", pointer)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ class Search:
     segments: Mapping[int, Sequence[SegmentRecord]]  # the segments of each trial, by its number
     objectives: Sequence[Objective]
     space: Space
+    keeps: Callable[[Mapping[str, float]], bool]  # returns True if these metrics satisfy the constraints
 
     @property
     def metric(self) -> str:
@@ -54,9 +55,15 @@ class Search:
         return metric
 
     def score(self, trial: TrialResult) -> float:
-        """Return the trial's best value as a score. Return minus infinity if it has no finite value."""
+        """Return the trial's best value as a score. Return minus infinity if it is not finite or violates the constraints."""
         value = trial.best_value
-        return -math.inf if value is None or not math.isfinite(value) else self.objectives[0].score(value)
+        if value is None or not math.isfinite(value) or trial.feasible is False:
+            return -math.inf
+        return self.objectives[0].score(value)
+
+    def feasible(self, trial: TrialResult, metric: str) -> bool:
+        """Return True if the report of the trial's `value` satisfies the constraints."""
+        return trial.feasible is not False if metric == self.metric else self.keeps(trial.metrics)
 
     def value(self, trial: TrialResult, metric: str) -> float | None:
         """Return a trial's best value of the objective, or newest value of another metric. Return None if it is not finite."""
@@ -128,7 +135,7 @@ def curves(search: Search, metric: str | None = None, most: int = MOST) -> Figur
 
 
 def history(search: Search, metric: str | None = None) -> Figure:
-    """Draw the values of the trials in the order in which the trials were created, and the best value so far."""
+    """Draw the values of the trials in the order in which the trials were created, and the best feasible value so far."""
     from plotly import graph_objects as go
 
     metric = search.check(metric)
@@ -142,7 +149,10 @@ def history(search: Search, metric: str | None = None) -> Figure:
     )  # fmt: skip
     mode = next((o.mode for o in search.objectives if o.metric == metric), None)
     if mode is not None:
-        best = list(itertools.accumulate(values, max if mode == "max" else min))
+        worst = -math.inf if mode == "max" else math.inf
+        known = (value if search.feasible(trial, metric) else worst for trial, value in found)
+        so_far = itertools.accumulate(known, max if mode == "max" else min)
+        best = [None if value == worst else value for value in so_far]
         figure.add_scatter(
             x=numbers, y=best, mode="lines", name="best so far", line={"shape": "hv", "color": "rgb(56,142,60)"}
         )
@@ -283,7 +293,7 @@ def pareto_front(search: Search) -> Figure:
     found = [
         (trial, scores)
         for trial in search.trials
-        if trial.feasible is not False
+        if search.keeps(trial.metrics)
         and all(math.isfinite(trial.metrics.get(o.metric, math.nan)) for o in search.objectives)
         and (scores := tuple(o.score(trial.metrics[o.metric]) for o in search.objectives))
     ]

@@ -429,6 +429,7 @@ class Result:
             segments=self._segments,
             objectives=self._objectives,
             space=self._space.present,
+            keeps=self._keeps,
         )
         return plots.plot(search, kind, options)
 

@@ -402,7 +402,7 @@ def _brings_code(store: Store, spec: Spec) -> bool:
 
 
 def _store(settings: Settings) -> Store:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     store = Store.open(settings.database_url, synchronous=settings.durability)
     store.migrate()
     return store

@@ -126,7 +126,7 @@ def experiments(
 @contextmanager
 def database() -> Iterator[Store]:
     settings = Settings.from_env()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         yield store

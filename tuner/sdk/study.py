@@ -123,7 +123,7 @@ def create_study(
     }
     spec = parse_spec(data, space_blob=code.space_blob, code=code.hash, parts=parts)
     settings = Settings.from_env()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     store = Store.open(settings.database_url, synchronous=settings.durability)
     try:
         store.migrate()

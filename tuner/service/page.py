@@ -39,7 +39,7 @@ class Page:
         from tuner.api.server import Server
         from tuner.store import Store, shown_url
 
-        self.settings.home.mkdir(parents=True, exist_ok=True)
+        self.settings.make_home()
         self._store = Store.open(self.settings.database_url, synchronous=self.settings.durability)
         self._store.migrate()
         check_tokens(self.settings, self._store)

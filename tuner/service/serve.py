@@ -52,7 +52,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
     port = early.listening.getsockname()[1]
     log_format.configure(settings.log_level, settings.log_format)
     tracing.configure(settings.traces, "service", __version__)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         check_tokens(settings, store)

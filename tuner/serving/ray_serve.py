@@ -183,7 +183,7 @@ def deployment(
             port = port or _free_port(host)
             serve.start(http_options={"host": host, "port": port})
             stack.callback(_end_serve, name)
-            root = f"http://{host}:{port}"
+            root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         else:
             client = importlib.import_module("ray.serve.context")._get_global_client()
             _check_running(client, token)
@@ -280,7 +280,7 @@ def _this_node() -> dict[str, float]:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket() as one:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         one.bind((host, 0))
         return int(one.getsockname()[1])
 

@@ -11,7 +11,7 @@ from tests.store.examples import T0, a_spec, begin
 from tuner.cli.commands import app
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
-from tuner.errors import SpecError
+from tuner.errors import NotFound, SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -84,3 +84,11 @@ def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
 def test_an_experiment_alone_says_too_little(trial: str) -> None:
     with pytest.raises(SpecError, match="digits is an experiment: also give the number of one of its trials"):
         output("digits")
+
+
+def test_a_segment_or_rank_that_the_trial_does_not_have_is_not_called_silent(trial: str) -> None:
+    missing = CliRunner().invoke(app, ["logs", trial, "--segment", "9"])
+    assert isinstance(missing.exception, NotFound)
+    assert str(missing.exception) == "the trial has no segment 9; its newest is 2"
+    silent = CliRunner().invoke(app, ["logs", trial, "--rank", "5"])
+    assert (silent.exit_code, silent.stdout, silent.stderr) == (0, "", "no output to show\n")

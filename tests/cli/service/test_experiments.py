@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import T0, a_spec
 from tests.web.searches import Search, digits
 from tuner.cli import commands
-from tuner.cli.service.experiments import best, lines
+from tuner.cli.service.experiments import _spec, best, lines
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
@@ -125,6 +126,19 @@ def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) 
     assert found["accuracy"].tolist() == pytest.approx(expected["accuracy"].tolist(), nan_ok=True)
 
 
+def test_numbers_are_exported_to_json_with_all_their_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"lr": tuner.grid_search([1.5e-11, 0.1])}
+    with tuner.create_study(space, metric="loss", mode="min", name="small") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": trial.config["lr"] / 3, "far": math.inf})
+    output("export", "small", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert [(row["config/lr"], row["loss"], row["far"]) for row in rows] == [
+        (lr, lr / 3, None) for lr in (1.5e-11, 0.1)
+    ]
+
+
 class Act:
     pass
 
@@ -147,6 +161,37 @@ def test_python_objects_in_configurations_are_named() -> None:
     shown = json.loads(output("show", "objects", "--json"))
     assert [trial["config"]["act"] for trial in shown["trials"]] == ["Act"] * 3
     assert '"act": "Act"' in output("show", "objects")
+
+
+def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70}
+    with tuner.create_study(space, metric="loss", mode="min", name="nets") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": 0.5})
+    output("export", "nets", str(tmp_path / "out.parquet"))
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert found["config/layer"].tolist() == ["[64, 'relu']", "[32, 'tanh']"]
+    assert [list(shape) for shape in found["config/shape"]] == [[3, 3], [3, 3]]
+    assert found["config/id"].tolist() == [str(2**70)] * 2
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    space = {"lr": 0.5, "clip": math.inf, "more": {"list": [math.nan]}}
+    with tuner.create_study(space, metric="loss", mode="min", num_samples=1, name="far") as study:
+        while (trial := study.ask()) is not None:
+            trial.tell({"loss": 0.5})
+    config = {"lr": 0.5, "clip": None, "more": {"list": [None]}}
+    assert json.loads(output("best", "far"), parse_constant=pytest.fail)["config"] == config
+    shown = json.loads(output("show", "far", "--json"), parse_constant=pytest.fail)
+    assert [shown["best"]["config"], *(trial["config"] for trial in shown["trials"])] == [config, config]
+    for command in (["schedule", "far"], ["replay", "far", "--json"], ["ls", "--json"]):
+        json.loads(output(*command), parse_constant=pytest.fail)
+    for line in output("explain", "far", "--json").splitlines():
+        json.loads(line, parse_constant=pytest.fail)
 
 
 @pytest.mark.usefixtures("objects")
@@ -178,6 +223,30 @@ def test_submit_and_verbs(server: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert output("pause", "digits") == f"asked to pause digits ({made}), which is pending\n"
     assert [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(made).id])] == ["pause"]
     assert output("resume", made) == f"asked to resume {made}, which is pending\n"
+
+
+@pytest.mark.parametrize("indent", [None, "\t"])
+def test_submit_reads_numbers_with_an_exponent(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store, indent: str | None
+) -> None:
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    spec = SPEC | {"name": "\U0001f600", "space": {"lr": {"type": "loguniform", "lower": 1e-5, "upper": 1e-2}}}
+    (tmp_path / "spec.json").write_text(json.dumps(spec, indent=indent))
+    assert "1e-05" in (tmp_path / "spec.json").read_text()
+    record = sqlite_store.experiments.get(output("submit", str(tmp_path / "spec.json")).strip())
+    assert (record.name, record.spec.space["lr"]["lower"]) == ("\U0001f600", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("-1E3", -1000.0), ("1.5e+3", 1500.0), (".5e1", 5.0), ("2.e2", 200.0),
+        ("2026-01-31", "2026-01-31"), ("12", 12), ("0.5", 0.5), ("e5", "e5"), ("1e", "1e"), ("true", True),
+    ],
+)  # fmt: skip
+def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, value: object) -> None:
+    (tmp_path / "spec.yaml").write_text(f"name: é\nvalue: {text}\n", encoding="utf-8")
+    assert _spec(tmp_path / "spec.yaml") == {"name": "é", "value": value}
 
 
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:

@@ -23,6 +23,7 @@ from tuner.driver.virtual import simulate
 from tuner.errors import SpecError, StoreError
 from tuner.sdk.callbacks import observers
 from tuner.sdk.callbacks.observers import Observers, Reader, StoredLog, named
+from tuner.sdk.result import Result
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord, StreamItem
@@ -161,6 +162,26 @@ def test_a_callback_that_cannot_be_set_up_is_told_nothing_until_it_can(
     assert observed(sqlite_store, search, tmp_path, needy) == []
     assert len(needy.of("start")) == 8
     assert needy.seen[-2:] == [("end", 8), ("close",)]
+
+
+def test_a_callback_is_told_all_if_its_position_cannot_be_stored(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closing(Recorder):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(observers, "SAVE_EVERY_S", 0.0)
+    (tmp_path / "callbacks" / search / "Closing.new").mkdir(parents=True)  # no file can be written there
+    recorder, said = Closing(), list[str]()
+    with Observers([recorder], StoredLog(sqlite_store, search), search, tmp_path, said.append) as observed:
+        observed.finish(30.0)
+    result = Result.load(sqlite_store, search)
+    assert len(recorder.of("result")) == sum(len(trial.history) for trial in result.trials)
+    assert recorder.closed
+    assert said[0].startswith("callback Closing failed in storing its position in the log: IsADirectoryError: ")
 
 
 def test_a_slow_callback_holds_nobody_up(

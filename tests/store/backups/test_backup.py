@@ -66,6 +66,12 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
         assert [one.name for one in store.experiments.page().items] == ["digits"]
 
 
+def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    begin(sqlite_store)
+    with pytest.raises(StoreError, match=f"missing/copy cannot be written: there is no folder {tmp_path}/missing"):
+        backup(sqlite_url, tmp_path / "missing" / "copy")
+
+
 def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()

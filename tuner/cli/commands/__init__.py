@@ -5,6 +5,7 @@ The modules only declare commands. The other modules of `tuner.cli` carry them o
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import sysconfig
@@ -45,6 +46,8 @@ def main(early: Any = None) -> None:
     Args:
         early: the `tuner.service.early.Early` that already answers requests to the service, if any.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: its encoding may be ASCII or Latin-1
     try:
         app(obj=early, prog_name=_program())
     except TunerError as error:

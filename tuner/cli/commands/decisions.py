@@ -63,7 +63,8 @@ def logs(
         print(printable(text), end="", flush=True)
         printed = printed or bool(text)
     if not printed:
-        print("no output to show" if search or tail == 0 else "this trial has printed nothing", file=sys.stderr)
+        part = search or tail == 0 or rank is not None or segment is not None
+        print("no output to show" if part else "this trial has printed nothing", file=sys.stderr)
 
 
 @group.command(cls=OnService)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from tuner.cli.command_classes import OnService
 from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import ExperimentName, ExperimentNames, IdempotencyKey, JsonLines, JsonObject
 from tuner.cli.commands.several import for_each_experiment
+from tuner.cli.json_text import dumps
 from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
 from tuner.names import printable
@@ -152,7 +152,7 @@ def list_experiments(
     }
     if ids or as_json:
         for row in experiments.rows(settings, wanted, limit if ids else limit or SHOWN):
-            print(row["id"] if ids else json.dumps(row))
+            print(row["id"] if ids else dumps(row))
         return
     if settings.address is None:
         lines = explain.experiments(settings, wanted, limit or SHOWN)
@@ -170,7 +170,7 @@ def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
 
     settings = command_settings()
     row = experiments.shown(experiments.result(settings, experiment), experiments.abandoned(settings, experiment))
-    for line in [json.dumps(row)] if as_json else experiments.lines(row):
+    for line in [dumps(row)] if as_json else experiments.lines(row):
         print(printable(line))
 
 
@@ -187,7 +187,7 @@ def best(experiment: ExperimentName) -> None:
     if found is None:
         print(printable(f"no best trial: {result.error or 'no trial has reported yet'}"), file=sys.stderr)
         raise typer.Exit(1)
-    print(json.dumps(found))
+    print(dumps(found))
 
 
 @group.command(cls=OnService)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +22,7 @@ from tuner.cli.commands.parameters import (
     SearchAlg,
 )
 from tuner.cli.commands.several import for_each_experiment
+from tuner.cli.json_text import dumps
 from tuner.errors import SpecError
 from tuner.names import printable
 
@@ -206,7 +206,7 @@ def simulate(
         "seed": seed,
     }
     row, lines = simulated(target, param, options)
-    for line in [json.dumps(row)] if as_json else lines:
+    for line in [dumps(row)] if as_json else lines:
         print(printable(line))
     if row["best"] is None:
         raise typer.Exit(1)

@@ -52,7 +52,7 @@ def migrate(database_url: DatabaseUrl = None) -> None:
     from tuner.store import Store, shown_url
 
     settings = command_settings(database_url=database_url)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
     print(f"{shown_url(settings.database_url)} is up to date")

@@ -66,7 +66,7 @@ def revoked(settings: Settings, token_id: str) -> str:
 
 @contextmanager
 def _store(settings: Settings) -> Iterator[Store]:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.make_home()
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         yield store

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from tuner.cli.json_text import dumps
 from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations.usecases import id_of, numbered, schedule
@@ -50,7 +50,7 @@ def decisions_about(
     for decision in reversed(found):
         if as_json:
             row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
-            yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
+            yield dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
         else:
             yield line(datetime.fromtimestamp(decision.time, UTC), decision.trial, decision.kind, decision.reason)
     if failure is not None and not as_json:
@@ -87,7 +87,7 @@ def schedule_of(settings: Settings, public_id: str, number: int | None = None) -
 
 def one_a_line(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a JSON list, with one row on each line."""
-    return "[\n" + ",\n".join("  " + json.dumps(row) for row in rows) + "\n]" if rows else "[]"
+    return "[\n" + ",\n".join("  " + dumps(row) for row in rows) + "\n]" if rows else "[]"
 
 
 class Filters(TypedDict):

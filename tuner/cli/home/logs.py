@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tuner.errors import SpecError
+from tuner.errors import NotFound, SpecError
 from tuner.experiment.logs import POLL_S, LogReader, trial_logs
 from tuner.experiment.operations.usecases import id_of, numbered
 from tuner.settings import Settings
@@ -30,12 +30,29 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
                 raise SpecError(f"{public_id} is an experiment: also give the number of one of its trials")
             trial = numbered(store, trial, number)
         record = store.trials.get(trial)
-        ordinal = query.segment or max((part.ordinal for part in record.segments), default=1)
+        ordinal = segment_of(query, record.segments)
         if follow:
             yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
             return
         newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
         yield from rank_by_rank(trial_logs(store, settings.home, trial, newest), query)
+
+
+class Segment(Protocol):
+    """A segment of a trial, from the database or from a service."""
+
+    @property
+    def ordinal(self) -> int: ...
+
+
+def segment_of(query: LogQuery, segments: Sequence[Segment]) -> int:
+    """Return the number of the segment whose output to show. Raise NotFound if the trial has no segment of this number."""
+    newest = max((part.ordinal for part in segments), default=0)
+    if query.segment is not None and query.segment > newest:
+        raise NotFound(
+            f"the trial has no segment {query.segment}; " + (f"its newest is {newest}" if newest else "it has none yet")
+        )
+    return query.segment or newest or 1
 
 
 class Output(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tuner.cli.json_text import dumps
 from tuner.errors import NotFound, SpecError
 from tuner.experiment.analysis import replay as replays
 from tuner.experiment.operations.usecases import id_of
@@ -42,7 +43,7 @@ def replayed(
         record = store.experiments.get(found)
         outcome = replays.replay(store, record, scheduler=asked, search_alg=search, max_concurrent_trials=concurrent)
     if as_json:
-        yield json.dumps({**asdict(outcome), "saved": outcome.saved})
+        yield dumps({**asdict(outcome), "saved": outcome.saved})
     else:
         yield from lines(outcome)
 

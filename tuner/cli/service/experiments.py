@@ -7,6 +7,7 @@ service, by default the one on this machine.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tuner.cli.home.explain import Filters, Listed
+from tuner.cli.json_text import dumps
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
@@ -41,6 +43,19 @@ Row = dict[str, Any]
 FORMATS = ("csv", "json", "parquet")
 PATIENCE_S = 5.0
 """Seconds after which a command stops trying to reach the service."""
+
+
+class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
+    """Reads YAML as the page does: 1e-5 is a number and 2026-01-31 is text. PyYAML takes them for text and for a date."""
+
+
+Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
@@ -280,7 +295,7 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     frame: pd.DataFrame = found.dataframe(history)
     for name in [name for name, kind in frame.dtypes.items() if kind.kind == "O"]:
         column = frame[name].map(_plain)
-        if form == "parquet" and column.dropna().map(type).nunique() > 1:  # its columns have one type
+        if form == "parquet" and not _has_one_type(column):
             column = column.map(str, na_action="ignore")
         frame[name] = column
     try:
@@ -288,11 +303,25 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             case "csv":
                 frame.to_csv(file, index=False)
             case "json":
-                frame.to_json(file, orient="records", indent=1)
+                rows = frame.astype(object).to_dict(
+                    "records"
+                )  # frame.to_json would round numbers to 15 decimal places at best
+                file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
             case "parquet":
                 frame.to_parquet(file, index=False)
     except OSError as error:
         raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
+
+
+def _has_one_type(column: pd.Series[Any]) -> bool:
+    """Return True if a column of a parquet file, whose columns have one type, can have these values."""
+    import pyarrow
+
+    try:
+        pyarrow.Array.from_pandas(column)
+    except (pyarrow.ArrowException, OverflowError):  # OverflowError: an integer has more than 64 bits
+        return False
+    return True
 
 
 @contextmanager
@@ -345,12 +374,16 @@ def _named(name: str, found: str, number: int | None = None) -> str:
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
-    """Return the spec in a YAML or JSON file. The YAML parser can read both."""
+    """Return the spec in a YAML or JSON file."""
     try:
-        found = yaml.safe_load(file.read_text())
+        content = file.read_bytes()
+        try:
+            found = json.loads(content, parse_constant=_refuse)
+        except ValueError:
+            found = yaml.load(content, Yaml)
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the text is not UTF-8, or a number has too many digits
         raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise SpecError(f"expected an object in {file}, got {type(found).__name__}")

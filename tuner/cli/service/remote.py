@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tuner.cli.home import access, explain, logs, replay
+from tuner.cli.json_text import dumps
 from tuner.cli.service.experiments import connected
 from tuner.errors import SpecError
 from tuner.experiment.operations.usecases import check_number
@@ -36,7 +37,7 @@ def decisions_about(settings: Settings, called: str, as_json: bool = False, numb
         who = decision.trial_number
         if as_json:
             row = {"seq": decision.seq, "time": when.timestamp(), "kind": decision.kind, "trial": who}
-            yield json.dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
+            yield dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
         else:
             yield explain.line(when, who, decision.kind, decision.reason)
     if failure is not None and not as_json:
@@ -52,7 +53,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             raise SpecError(f"{called} is an experiment: also give the number of one of its trials")
         else:
             trial = _trial(client, called, number)
-        ordinal = query.segment or max((part.ordinal for part in trial.get().segments), default=1)
+        ordinal = logs.segment_of(query, trial.get().segments)
         if follow:
             yield from trial.follow_log(query.rank or 0, ordinal)
             return

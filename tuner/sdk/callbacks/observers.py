@@ -297,8 +297,11 @@ class Observer:
     def _save(self) -> None:
         self._saved_at = time.monotonic()
         temporary = self._file.with_suffix(".new")
-        temporary.write_text(json.dumps({"seq": self.seq, "ended_at": self._ended_at}))
-        os.replace(temporary, self._file)
+        try:
+            temporary.write_text(json.dumps({"seq": self.seq, "ended_at": self._ended_at}))
+            os.replace(temporary, self._file)
+        except OSError as error:  # the disk is full, for example; the callback may still be called
+            self._note("storing its position in the log", error)
 
 
 def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:

@@ -93,7 +93,14 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         raise StoreError("an SQLite database must be a file, because the driver and the API are separate processes")
     path = sqlite_file(url.database)
     refuse_network_disk(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise StoreError(
+            f"the folder of the database, {str(path.parent)!r}, cannot be created: {why}; set TUNER_HOME or "
+            "TUNER_DATABASE_URL to a place in which this user may write"
+        ) from error
     engine = create_engine(
         url.set(database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
     )
