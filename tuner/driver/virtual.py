@@ -154,10 +154,6 @@ def simulate(
         built = space if isinstance(space, Space) else Space.from_python(space)
     with mistakes:
         aims = objectives(metric, mode)
-    for name, amount in (("time_budget_s", time_budget_s), ("budget", budget)):
-        with mistakes:
-            if amount is not None:
-                check_number(name, amount, above=0)
     parts = parts_of(scheduler, search_alg, stop, mistakes)
     unused = copy.deepcopy(parts) if check_restarts else parts
     if not space and parts.scheduler is not None:

@@ -182,11 +182,6 @@ def test_a_backup_that_cannot_take_its_name_leaves_no_file(
     assert list(tmp_path.glob("*copy*")) == []
 
 
-def test_a_backup_names_the_folder_that_is_missing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no folder .*missing"):
-        backup(sqlite_url, tmp_path / "missing" / "copy")
-
-
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")
