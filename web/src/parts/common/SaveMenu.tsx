@@ -1,11 +1,12 @@
 import { Popover } from "@mantine/core";
-import { lazy, Suspense, useRef, useState } from "react";
+import { Suspense, useRef, useState } from "react";
 import type { Call } from "../../charts/copies";
 import { csv, download, png, type Rows } from "../../charts/save";
+import { lazily } from "./lazily";
 import { CopyButton, ESCAPE_ENDS_HERE } from "./CopyMenu";
 import classes from "./parts.module.css";
 
-const RowsDialog = lazy(() => import("./RowsDialog"));
+const RowsDialog = lazily(() => import("./RowsDialog"));
 
 interface SaveMenuProps {
   /** The name of the files. */

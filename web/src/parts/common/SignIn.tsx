@@ -1,11 +1,12 @@
 import { Button } from "@mantine/core";
 import { notifyManager, QueryObserver, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Activity, Fragment, lazy, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
+import { Activity, Fragment, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
 import { api, ApiError } from "../../api/client";
+import { lazily } from "./lazily";
 import { identity } from "./identity";
 import { useSession } from "./useSession";
 
-const SignInForm = lazy(() => import("./SignInForm"));
+const SignInForm = lazily(() => import("./SignInForm"));
 
 /** The cache key of the time at which somebody signed out. The page is dropped then, with all that was typed. */
 const LEFT = ["left"];
