@@ -10,6 +10,7 @@ import { keys, useExperiment } from "./useExperiment";
 let send: (changes: Partial<Changes>) => void;
 
 class Source {
+  static readonly OPEN = 1;
   static readonly CLOSED = 2;
   static readonly opened: string[] = [];
   readyState = 1;
@@ -128,6 +129,21 @@ describe("an open experiment", () => {
     void act(() => send({ since: 10, seq: 11 }));
     await wait(150);
     expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.last_event_seq).toBe(11);
+  });
+
+  it("opens another stream if the experiment goes on, but its stream is silent", async () => {
+    vi.useFakeTimers({ shouldAdvanceTime: true });
+    try {
+      const { read } = await opened();
+      const before = Source.opened.length;
+      read.mockResolvedValue(row("running", 25));
+      await act(() => vi.advanceTimersByTimeAsync(11_000));
+      expect(Source.opened).toHaveLength(before);
+      await act(() => vi.advanceTimersByTimeAsync(10_000));
+      expect(Source.opened.slice(before)).toEqual([expect.stringMatching(/after=10$/)]);
+    } finally {
+      vi.useRealTimers();
+    }
   });
 
   it("reads the charts of an open trial once more when the trial ends", async () => {

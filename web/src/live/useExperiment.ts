@@ -187,6 +187,7 @@ export function useExperiment(id: string): LiveExperiment {
     structuralSharing: false,
   });
 
+  const connected = useRef<Stream | null>(null);
   // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
   const endedAt = useRef<{ id: string; seq: number } | null>(null);
   useEffect(() => {
@@ -225,13 +226,18 @@ export function useExperiment(id: string): LiveExperiment {
       },
       onState: setStream,
     });
+    connected.current = connection;
     return () => {
       connection.close();
+      connected.current = null;
       applyRows();
       // The last changes may have come after the connection was closed: read once more how it ended.
       void client.invalidateQueries({ ...ofExperiment(client, id), refetchType: "active" });
     };
   }, [client, id, ready, live, recent]);
+
+  const seq = experiment.data?.last_event_seq ?? 0;
+  useEffect(() => connected.current?.expect(seq), [experiment.dataUpdatedAt, seq]);
 
   // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;
