@@ -86,20 +86,27 @@ function isProblem(value: unknown): value is Problem {
   return typeof value === "object" && value !== null && "title" in value;
 }
 
-/** All pages of a list, one after the other. */
-async function all<T>(page: (token: string | undefined) => Promise<Page<T>>): Promise<T[]> {
-  const items: T[] = [];
+/** Read all pages of a list, one after the other. */
+export async function pagesOf<T extends Pick<Page<unknown>, "next_page_token">>(
+  page: (token: string | undefined) => Promise<T>,
+): Promise<T[]> {
+  const pages: T[] = [];
   let token: string | undefined;
   do {
-    const { items: more, next_page_token: next } = await page(token);
-    for (const one of more) items.push(one);
-    token = next ?? undefined;
+    const found = await page(token);
+    pages.push(found);
+    token = found.next_page_token ?? undefined;
   } while (token !== undefined);
-  return items;
+  return pages;
+}
+
+/** Read all items of a list. */
+export async function all<T>(page: (token: string | undefined) => Promise<Page<T>>): Promise<T[]> {
+  return (await pagesOf(page)).flatMap(({ items }) => items);
 }
 
 const aborting = (signal?: AbortSignal) => (signal ? { signal } : {});
-const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
+export const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
 
 export interface DecisionQuery {
   trial?: number;
@@ -198,7 +205,8 @@ export interface TrialFork {
   params: Record<string, unknown>;
 }
 
-const PAGE = 1000;
+/** The number of items to read at once if all of them are wanted. */
+export const PAGE = 1000;
 
 export const api = {
   experiments: (query: ExperimentQuery, signal?: AbortSignal) =>

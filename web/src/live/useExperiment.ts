@@ -12,7 +12,7 @@ import {
   type UseQueryResult,
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { api } from "../api/client";
+import { api, from, PAGE, pagesOf } from "../api/client";
 import { forgetEarly } from "../api/early";
 import { DECISIONS, ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
@@ -331,6 +331,12 @@ export function useRows(
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+}
+
+/** Read all rows of the table, also those to which the user has not scrolled. */
+export function readAllRows({ id, objectives }: Experiment, { sort, where }: RowQuery): Promise<Rows[]> {
+  const query = { sort, where: [...where], page_size: PAGE, ...(objectives.length > 1 && { fronts: true }) };
+  return pagesOf((token) => api.trials(id, { ...query, ...from(token) }) as Promise<Rows>);
 }
 
 /** A trial by its number: one of those that are known, or else read from the service. */

@@ -17,6 +17,7 @@ import { experimentEnded, isBred } from "../live/states";
 import { frontsIn, type Rows, type Sample } from "../live/changes";
 import {
   keys,
+  readAllRows,
   readOlderDecisions,
   SAMPLE,
   useExperiment,
@@ -209,7 +210,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     [state, dimensions, brushes, trials, found, space, labels],
   );
   const column = serverColumn(sort.column) ?? "number";
-  const query = useRows(live, { sort: `${sort.descending ? "-" : ""}${column}`, where }, !complete);
+  const order = `${sort.descending ? "-" : ""}${column}`;
+  const query = useRows(live, { sort: order, where }, !complete);
   const pages = query.data?.pages;
   const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
   const rowFronts = useSameMap(
@@ -236,6 +238,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
   const compare = useComparison(experiment.id, trials, sorted);
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
+  const onAll = async () => {
+    const found = await readAllRows(experiment, { sort: order, where });
+    return found.map((page) => ({ ...page, items: inWords(page.items, labels) }));
+  };
   const onMore = useCallback(() => {
     if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage]);
@@ -277,6 +283,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           rows={sorted}
           total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
           onMore={complete ? undefined : onMore}
+          onAll={complete ? undefined : onAll}
           loading={live.trials.isLoading || query.isLoading}
           sortedByService={!complete}
           rank={rank}
@@ -296,7 +303,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           picked={picked}
           onPick={pick}
           onCompare={() => compare.mutate(picked)}
-          call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
+          call={trialsCall(experiment.id, where, order)}
           choice={choice}
           onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
         />

@@ -22,7 +22,7 @@ class Boundary extends Component<{ children: ReactNode }, { error: Error | null 
 /** Show a part of a page that cannot be loaded. */
 function show() {
   const Part = lazily(() => Promise.reject<{ default: () => ReactNode }>(GONE));
-  return act(async () =>
+  return act(() =>
     render(
       <Boundary>
         <Suspense fallback={<p>loading</p>}>
@@ -62,6 +62,7 @@ it("the page is not loaded again and again if that does not help", async () => {
   vi.spyOn(performance, "now").mockReturnValue(3000);
   vi.spyOn(console, "error").mockImplementation(() => {});
   await show();
+  await act(() => vi.advanceTimersByTimeAsync(0));
   expect(screen.getByText(GONE.message)).toBeTruthy();
   expect(reload).not.toHaveBeenCalled();
 });
