@@ -89,6 +89,28 @@ def test_the_csv_of_a_table_has_all_rows_that_pass_the_filters(visit: Open, serv
     assert len(saved()) == 1 + 1100
 
 
+def test_the_numbers_of_curves_include_every_report(visit: Open, service: Service) -> None:
+    """They were those at the resolution of the screen."""
+    record = make(service.store, "long", 3, 1000)
+    trials = [trial.public_id for trial in service.store.trials.page(record.id, page_size=10).items]
+    every = [[str(number), str(step)] for number in range(3) for step in range(1, 1001)]
+
+    def saved(page: Any, menu: Any) -> list[list[str]]:
+        menu.get_by_role("button", name="save").click()
+        with page.expect_download() as caught:
+            page.get_by_role("button", name="as CSV").click()
+        rows = csv.DictReader(io.StringIO(Path(caught.value.path()).read_text()))
+        return [[row["trial"].removeprefix("trial "), row["step"]] for row in rows]
+
+    page = visit(f"/experiments/{record.public_id}")
+    menus = page.get_by_role("group", name="Save this chart")
+    assert sorted(saved(page, menus.first)) == sorted(every)
+    page.goto(f"{service.url}/trials/{trials[1]}")
+    assert saved(page, menus.first) == every[1000:2000]
+    page.goto(f"{service.url}/compare?trials={trials[0]},{trials[2]}")
+    assert saved(page, menus.first) == every[:1000] + every[2000:]
+
+
 def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit: Open, service: Service) -> None:
     """With more than 1,000 trials, the table ranked and sorted single runs."""
 

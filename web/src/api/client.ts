@@ -162,6 +162,8 @@ export interface CurvesQuery {
   /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
+  /** Of the longest curve. */
+  points?: number;
 }
 
 /** The verbs of a table that have a button. */
@@ -349,8 +351,8 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
     ),
-  trialCurves: (id: string, across: Across, signal?: AbortSignal) => {
-    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: 400 } };
+  trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
+    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
   logs: (

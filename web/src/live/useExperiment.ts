@@ -14,7 +14,7 @@ import {
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api, from, PAGE, pagesOf } from "../api/client";
 import { forgetEarly } from "../api/early";
-import { DECISIONS, ROWS, SAMPLE } from "../api/sizes";
+import { DECISIONS, EVERY_POINT, ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
 import { STEP, type Across } from "../curves/across";
 import type { Range, Source } from "../curves/geometry";
@@ -290,6 +290,13 @@ export function useFinerCurves(
     gcTime: ZOOM_KEPT_MS,
   });
   return wanted ? query.data : undefined;
+}
+
+/** Return the curves with every report, in place of those at the resolution of a screen. `part`: the visible part of the axis. */
+export async function withEveryReport(id: string, curves: Curves, part: Range | null = null): Promise<Curves> {
+  if (curves.width === 1) return curves;
+  const visible = part && { from: part.min, to: part.max };
+  return api.curves(id, { metric: curves.metric, across: curves, points: EVERY_POINT, ...visible });
 }
 
 export interface RowQuery {

@@ -3,6 +3,7 @@ import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
+import { EVERY_POINT } from "../api/sizes";
 import type { Experiment, Lineage, Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
@@ -183,6 +184,12 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
       })),
     [trials, curves, metric],
   );
+  const save = async () => {
+    const every = await Promise.all(trials.map(({ id }) => api.trialCurves(id, across, undefined, EVERY_POINT)));
+    const segmentsOf = (i: number) => every[i]!.items.find((item) => item.metric === metric)?.segments ?? [];
+    const whole = series.map((one, i) => ({ ...one, segments: segmentsOf(i) }));
+    return comparedCurvesRows(names, whole, metric, across);
+  };
   const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
   const changed = useQueries({
     queries: trials.map((trial) => ({
@@ -232,7 +239,7 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
             <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
             <SaveMenu
               name={`compared ${metric}`}
-              rows={() => comparedCurvesRows(names, series, metric, across)}
+              rows={save}
               call={trialCurvesCall(
                 trials.map((trial) => trial.id),
                 across,
