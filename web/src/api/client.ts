@@ -47,6 +47,11 @@ export class ApiError extends Error {
   }
 }
 
+/** Return true if an error says that there is no such thing, or no longer. */
+export function isMissing(error: unknown): error is ApiError {
+  return error instanceof ApiError && error.status === 404;
+}
+
 // `fetch` is looked up for each call, so that tests can replace it.
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),

@@ -12,7 +12,7 @@ import {
   type UseQueryResult,
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { api, from, PAGE, pagesOf } from "../api/client";
+import { api, from, isMissing, PAGE, pagesOf } from "../api/client";
 import { forgetEarly } from "../api/early";
 import { DECISIONS, EVERY_POINT, ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
@@ -153,11 +153,12 @@ export function useExperiment(id: string): LiveExperiment {
     queryFn: ({ signal }) => api.experiment(id, signal),
     // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
     // without a stream. An experiment that has ended has none, and it may run again if somebody continues it.
-    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? ENDED_REFRESH_MS : REFRESH_MS),
+    refetchInterval: ({ state: { data, error } }) =>
+      isMissing(error) ? false : data && experimentEnded(data.state) ? ENDED_REFRESH_MS : REFRESH_MS,
   });
   // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
   const ready = experiment.data !== undefined;
-  const live = ready && !experimentEnded(experiment.data.state);
+  const live = ready && !isMissing(experiment.error) && !experimentEnded(experiment.data.state);
 
   const trials = useQuery({
     queryKey: keys.trials(id),

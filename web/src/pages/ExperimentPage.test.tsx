@@ -1,9 +1,9 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { act, render, screen } from "@testing-library/react";
 import { createMemoryRouter, RouterProvider } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import ExperimentPage from "./ExperimentPage";
 
 afterEach(() => void vi.restoreAllMocks());
@@ -110,7 +110,7 @@ function openFront(sampled: number, total: number, failed = 0) {
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }], {
     initialEntries: ["/experiments/exp_1?tab=events"],
   });
-  const client = new QueryClient();
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={client}>
@@ -132,6 +132,18 @@ it("counts the trials on the front itself if it has all of them", async () => {
   await screen.findByText("0.75", { selector: "header b" });
   const size = await screen.findByText("3 trials", { selector: "header b" });
   expect(size.parentElement!.textContent).toBe("Pareto front3 trials");
+});
+
+it("says so if the experiment that is shown is deleted", async () => {
+  const { client } = openFront(3, 3);
+  await screen.findByText("digits", { selector: "h1" });
+  vi.mocked(api.experiment).mockRejectedValue(new ApiError(503, "starting"));
+  await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
+  expect(screen.getByText("digits", { selector: "h1" })).toBeTruthy();
+  vi.mocked(api.experiment).mockRejectedValue(new ApiError(404, "There is no experiment exp_1."));
+  await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
+  expect(await screen.findByText("There is no such experiment")).toBeTruthy();
+  expect(screen.queryByText("digits")).toBeNull();
 });
 
 it("names the first failed trial again if another one fails", async () => {

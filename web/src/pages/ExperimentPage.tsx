@@ -2,7 +2,7 @@ import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -101,7 +101,8 @@ function Identified({ id }: { id: string }) {
   const live = useExperiment(id);
   const { experiment: query } = live;
   useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");
-  if (query.data) return <Loaded key={id} experiment={query.data} live={live} />;
+  // An experiment that is shown may be deleted by somebody else.
+  if (query.data && !isMissing(query.error)) return <Loaded key={id} experiment={query.data} live={live} />;
   if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
   return <Skeleton height={480} />;
 }
