@@ -11,7 +11,9 @@ afterEach(() => void vi.restoreAllMocks());
 /** Open an address of a service with these experiments. Return the router. */
 function open(path: string, items: { id: string; name: string }[]) {
   vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null } as never);
-  vi.spyOn(api, "experiment").mockReturnValue(new Promise(() => {}));
+  vi.spyOn(api, "experiment").mockImplementation((id) =>
+    id === "exp_lr sweep" ? Promise.resolve({ id: "exp_1", name: id } as never) : new Promise(() => {}),
+  );
   const list = { path: "/experiments", element: <p>the list</p> };
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }, list], {
     initialEntries: [path],
@@ -39,6 +41,12 @@ it("keeps the choices of an address with a name", async () => {
   const router = open("/experiments/digits?trial=1&view=logs", [{ id: "exp_1", name: "digits" }]);
   await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
   expect(router.state.location.search).toBe("?trial=1&view=logs");
+});
+
+it("opens an experiment by a name that begins like an id", async () => {
+  const router = open("/experiments/exp_lr%20sweep?tab=events", []);
+  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  expect(router.state.location.search).toBe("?tab=events");
 });
 
 it("lists the experiments if several have the name", async () => {
