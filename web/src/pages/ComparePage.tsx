@@ -36,7 +36,7 @@ import {
 } from "./compare";
 import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
-import { CompareExperiments } from "./CompareExperiments";
+import { CompareExperiments, namesOf } from "./CompareExperiments";
 import classes from "./ComparePage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
@@ -161,14 +161,14 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
   useKeys({ l: () => address.set({ y: log ? null : "log" }) });
 
   const several = experimentIds.length > 1;
-  const names = useMemo(
-    () =>
-      trials.map((trial) => {
-        const experiment = experiments.get(trial.experiment_id);
-        return several && experiment ? `${experiment.name}, trial ${trial.number}` : `trial ${trial.number}`;
-      }),
-    [trials, experiments, several],
-  );
+  const names = useMemo(() => {
+    const owners = [...experiments.values()];
+    const titles = new Map(namesOf(owners).map((name, i) => [owners[i]!.id, name]));
+    return trials.map((trial) => {
+      const owner = titles.get(trial.experiment_id);
+      return several && owner !== undefined ? `${owner}, trial ${trial.number}` : `trial ${trial.number}`;
+    });
+  }, [trials, experiments, several]);
   const metrics = known.filter(
     (name) =>
       name === first?.metric || name === metric || curves.some((items) => items.some((item) => item.metric === name)),
