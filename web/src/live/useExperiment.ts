@@ -228,6 +228,8 @@ export function useExperiment(id: string): LiveExperiment {
       onState: setStream,
     });
     connected.current = connection;
+    // A trial's page reads the trial first. What changed before the stream began comes with no message.
+    void client.invalidateQueries({ predicate: ({ queryKey }) => ofTrialIn(client, id, queryKey) });
     return () => {
       connection.close();
       connected.current = null;
