@@ -197,7 +197,8 @@ export function useExperiment(id: string): LiveExperiment {
       if (found && endedAt.current?.id !== id) endedAt.current = { id, seq: found.last_event_seq };
       return;
     }
-    const start = endedAt.current?.id === id ? endedAt.current.seq : found!.last_event_seq;
+    const end = endedAt.current?.id === id ? endedAt.current.seq : null;
+    const start = end ?? found!.last_event_seq;
     endedAt.current = null;
     // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes to them are put
     // together.
@@ -229,7 +230,7 @@ export function useExperiment(id: string): LiveExperiment {
     });
     connected.current = connection;
     // A trial's page reads the trial first. What changed before the stream began comes with no message.
-    void client.invalidateQueries({ predicate: ({ queryKey }) => ofTrialIn(client, id, queryKey) });
+    if (end === null) void client.invalidateQueries({ predicate: ({ queryKey }) => ofTrialIn(client, id, queryKey) });
     return () => {
       connection.close();
       connected.current = null;
