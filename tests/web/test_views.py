@@ -85,6 +85,24 @@ def test_a_tab_that_is_opened_without_a_network_is_shown_once_the_service_respon
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_the_buttons_of_a_chart_stay_beside_a_long_name_of_its_metric(visit: Open, service: Service) -> None:
+    """They were outside the window."""
+    name = "validation_" + "x" * 100
+
+    def curve(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": 0.1 * iteration, name: 0.5 / iteration}
+
+    spec = digits("long name", 1, scheduler={"type": "fifo"}, max_t=3)
+    search = Search(service.store, spec, start=time.time() - 60, curve=curve)
+    search.advance(at_once=5)
+    for width in (1280, 360):
+        page = visit(f"/experiments/{search.public_id}?trial=0", width=width)
+        figure = page.get_by_role("dialog").get_by_role("figure").filter(has_text=name)
+        for button in ("log", "save", "copy"):
+            box = figure.get_by_role("button", name=button, exact=True).bounding_box()
+            assert 0 < box["x"] and box["x"] + box["width"] <= width, button
+
+
 def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:
     page = visit(f"/experiments/{finished.public_id}")
     expect(page.get_by_text("1 of 27 trials failed:")).to_be_visible()
