@@ -467,9 +467,7 @@ export const api = {
     answered(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
-  signOut: async (): Promise<void> => {
-    await http.DELETE("/api/v1/session");
-  },
+  signOut: () => done(http.DELETE("/api/v1/session")),
   /** The URL that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,

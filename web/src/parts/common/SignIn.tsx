@@ -63,20 +63,29 @@ function useIsRefused(): boolean {
 /** Show who is signed in, and a button to sign out. Show nothing if the service does not ask for a token. */
 export function SignOut({ name }: { name: string }) {
   const client = useQueryClient();
+  const [failed, setFailed] = useState(false);
   const leave = async () => {
-    await api.signOut();
+    try {
+      await api.signOut();
+    } catch {
+      return setFailed(true);
+    }
+    setFailed(false);
     await client.resetQueries();
     client.setQueryData(LEFT, Date.now());
   };
   return (
-    <Button
-      size="compact-sm"
-      variant="subtle"
-      color="gray"
-      onClick={() => void leave()}
-      aria-label={`Sign out ${name}`}
-    >
-      {name} · sign out
-    </Button>
+    <>
+      {failed && <span role="alert">You are still signed in.</span>}
+      <Button
+        size="compact-sm"
+        variant="subtle"
+        color="gray"
+        onClick={() => void leave()}
+        aria-label={`Sign out ${name}`}
+      >
+        {name} · sign out
+      </Button>
+    </>
   );
 }
