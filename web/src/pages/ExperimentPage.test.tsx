@@ -12,7 +12,9 @@ afterEach(() => void vi.restoreAllMocks());
 function open(path: string, items: { id: string; name: string }[]) {
   vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null } as never);
   vi.spyOn(api, "experiment").mockImplementation((id) =>
-    id === "exp_lr sweep" ? Promise.resolve({ id: "exp_1", name: id } as never) : new Promise(() => {}),
+    id === "exp_lr sweep"
+      ? Promise.resolve({ id: "exp_1", name: id, state: "completed" } as never)
+      : new Promise(() => {}),
   );
   const list = { path: "/experiments", element: <p>the list</p> };
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }, list], {
