@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -61,6 +64,51 @@ def test_of_many_trials_the_charts_show_a_sample_and_the_table_all(visit: Open, 
     outside = next(trial for trial in best[500:] if trial.number not in _drawn(service, record.id))
     page.goto(f"{service.url}/experiments/{record.public_id}?trial={outside.number}")
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {outside.number}")
+
+
+def test_the_csv_of_a_table_has_all_rows_that_pass_the_filters(visit: Open, service: Service) -> None:
+    """It had the 200 rows that the page had read."""
+    record = make(service.store, "many", 1100, 1)
+    page = visit(f"/experiments/{record.public_id}?sort=number")
+
+    def saved() -> list[list[str]]:
+        with page.expect_download() as caught:
+            page.get_by_role("button", name="CSV").click()
+        return list(csv.reader(io.StringIO(Path(caught.value.path()).read_text())))
+
+    expect(page.get_by_role("heading", name="Trials · 1,100")).to_be_visible()
+    heads, *rows = saved()
+    assert [row[heads.index("Trial")] for row in rows] == [str(number) for number in range(1100)]
+    assert all(row[heads.index("lr")] for row in rows)
+    page.goto(f"{service.url}/experiments/{record.public_id}?tab=decisions&kind=start")
+    expect(page.get_by_role("button", name="Older decisions")).to_be_attached()
+    heads, *rows = saved()
+    assert [row[heads.index("trial")] for row in rows] == [str(number) for number in reversed(range(1100))]
+    page.goto(f"{service.url}/experiments/{record.public_id}?tab=events&event=starts")
+    expect(page.get_by_role("button", name="Older events")).to_be_visible()
+    assert len(saved()) == 1 + 1100
+
+
+def test_the_numbers_of_curves_include_every_report(visit: Open, service: Service) -> None:
+    """They were those at the resolution of the screen."""
+    record = make(service.store, "long", 3, 1000)
+    trials = [trial.public_id for trial in service.store.trials.page(record.id, page_size=10).items]
+    every = [[str(number), str(step)] for number in range(3) for step in range(1, 1001)]
+
+    def saved(page: Any, menu: Any) -> list[list[str]]:
+        menu.get_by_role("button", name="save").click()
+        with page.expect_download() as caught:
+            page.get_by_role("button", name="as CSV").click()
+        rows = csv.DictReader(io.StringIO(Path(caught.value.path()).read_text()))
+        return [[row["trial"].removeprefix("trial "), row["step"]] for row in rows]
+
+    page = visit(f"/experiments/{record.public_id}")
+    menus = page.get_by_role("group", name="Save this chart")
+    assert sorted(saved(page, menus.first)) == sorted(every)
+    page.goto(f"{service.url}/trials/{trials[1]}")
+    assert saved(page, menus.first) == every[1000:2000]
+    page.goto(f"{service.url}/compare?trials={trials[0]},{trials[2]}")
+    assert saved(page, menus.first) == every[:1000] + every[2000:]
 
 
 def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit: Open, service: Service) -> None:

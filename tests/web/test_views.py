@@ -72,6 +72,39 @@ def test_a_log_axis_that_starts_just_below_a_power_of_ten_does_not_hang(visit: O
         assert page.evaluate("1 + 1") == 2, "the tab still answers"
 
 
+def test_a_tab_that_is_opened_without_a_network_is_shown_once_the_service_responds(
+    visit: Open, finished: Search
+) -> None:
+    """The whole page was replaced by "This page broke"."""
+    page = visit(f"/experiments/{finished.public_id}")
+    expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.context.set_offline(True)
+    page.get_by_role("tab", name="Timeline").click()
+    expect(page.get_by_role("alert")).to_contain_text("The service is not responding")
+    expect(page.get_by_role("heading", name="digits")).to_be_visible()
+    page.context.set_offline(False)
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_buttons_of_a_chart_stay_beside_a_long_name_of_its_metric(visit: Open, service: Service) -> None:
+    """They were outside the window."""
+    name = "validation_" + "x" * 100
+
+    def curve(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float]:
+        return {"accuracy": 0.1 * iteration, name: 0.5 / iteration}
+
+    spec = digits("long name", 1, scheduler={"type": "fifo"}, max_t=3)
+    search = Search(service.store, spec, start=time.time() - 60, curve=curve)
+    search.advance(at_once=5)
+    for width in (1280, 360):
+        page = visit(f"/experiments/{search.public_id}?trial=0", width=width)
+        figure = page.get_by_role("dialog").get_by_role("figure").filter(has_text=name)
+        for button in ("log", "save", "copy"):
+            box = figure.get_by_role("button", name=button, exact=True).bounding_box()
+            assert 0 < box["x"] <= width - box["width"], button
+
+
 def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:
     page = visit(f"/experiments/{finished.public_id}")
     expect(page.get_by_text("1 of 27 trials failed:")).to_be_visible()

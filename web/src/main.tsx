@@ -3,7 +3,7 @@ import "./main.css";
 
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { lazy, StrictMode, Suspense, type ComponentType } from "react";
+import { StrictMode, Suspense, type ComponentType } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter, matchPath, Route, Routes } from "react-router";
 import { api, ApiError } from "./api/client";
@@ -12,6 +12,7 @@ import { App } from "./App";
 import { keys } from "./live/keys";
 import { NotFoundPage } from "./pages/NotFoundPage";
 import { theme, variables } from "./theme";
+import { lazily } from "./parts/common/lazily";
 
 const client = new QueryClient({
   defaultOptions: {
@@ -44,7 +45,7 @@ const opened = PAGES.find(([path]) => matchPath(path, address));
 
 /** Return a page. The one that is opened first is loaded already; the others are loaded when they are needed. */
 function element([path, load]: [string, Load], first: ComponentType | undefined) {
-  const Page = first && path === opened?.[0] ? first : lazy(load);
+  const Page = first && path === opened?.[0] ? first : lazily(load);
   return (
     <Suspense fallback={null}>
       <Page />

@@ -47,6 +47,11 @@ export class ApiError extends Error {
   }
 }
 
+/** Return true if an error says that there is no such thing, or no longer. */
+export function isMissing(error: unknown): error is ApiError {
+  return error instanceof ApiError && error.status === 404;
+}
+
 // `fetch` is looked up for each call, so that tests can replace it.
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
@@ -86,20 +91,27 @@ function isProblem(value: unknown): value is Problem {
   return typeof value === "object" && value !== null && "title" in value;
 }
 
-/** All pages of a list, one after the other. */
-async function all<T>(page: (token: string | undefined) => Promise<Page<T>>): Promise<T[]> {
-  const items: T[] = [];
+/** Read all pages of a list, one after the other. */
+export async function pagesOf<T extends Pick<Page<unknown>, "next_page_token">>(
+  page: (token: string | undefined) => Promise<T>,
+): Promise<T[]> {
+  const pages: T[] = [];
   let token: string | undefined;
   do {
-    const { items: more, next_page_token: next } = await page(token);
-    for (const one of more) items.push(one);
-    token = next ?? undefined;
+    const found = await page(token);
+    pages.push(found);
+    token = found.next_page_token ?? undefined;
   } while (token !== undefined);
-  return items;
+  return pages;
+}
+
+/** Read all items of a list. */
+export async function all<T>(page: (token: string | undefined) => Promise<Page<T>>): Promise<T[]> {
+  return (await pagesOf(page)).flatMap(({ items }) => items);
 }
 
 const aborting = (signal?: AbortSignal) => (signal ? { signal } : {});
-const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
+export const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
 
 export interface DecisionQuery {
   trial?: number;
@@ -155,6 +167,8 @@ export interface CurvesQuery {
   /** A part of the axis, at a finer resolution. */
   from?: number;
   to?: number;
+  /** Of the longest curve. */
+  points?: number;
 }
 
 /** The verbs of a table that have a button. */
@@ -198,7 +212,8 @@ export interface TrialFork {
   params: Record<string, unknown>;
 }
 
-const PAGE = 1000;
+/** The number of items to read at once if all of them are wanted. */
+export const PAGE = 1000;
 
 export const api = {
   experiments: (query: ExperimentQuery, signal?: AbortSignal) =>
@@ -341,8 +356,8 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
     ),
-  trialCurves: (id: string, across: Across, signal?: AbortSignal) => {
-    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: 400 } };
+  trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
+    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
   logs: (
@@ -452,9 +467,7 @@ export const api = {
     answered(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
-  signOut: async (): Promise<void> => {
-    await http.DELETE("/api/v1/session");
-  },
+  signOut: () => done(http.DELETE("/api/v1/session")),
   /** The URL that an EventSource follows. */
   changesUrl: (id: string, after: number) =>
     `${ROOT}api/v1/experiments/${encodeURIComponent(id)}/changes?after=${after}`,

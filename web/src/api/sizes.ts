@@ -6,5 +6,7 @@ export const SAMPLE = 1000;
 export const ROWS = 200;
 /** Points of the longest curve. */
 export const POINTS = 400;
+/** Points of the longest curve in a file with the numbers of curves: all of them, unless a trial has reported more often. */
+export const EVERY_POINT = 100_000;
 /** Decisions. */
 export const DECISIONS = 200;

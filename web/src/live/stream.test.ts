@@ -4,6 +4,7 @@ import { Stream, type StreamState } from "./stream";
 
 /** Stands in for the browser's EventSource, which a test cannot make fail. */
 class Source {
+  static readonly OPEN = 1;
   static readonly CLOSED = 2;
   static made: Source[] = [];
   readyState = 0;
@@ -120,6 +121,28 @@ describe("the stream", () => {
     newest().onerror?.();
     vi.advanceTimersByTime(60_000);
     expect(Source.made).toHaveLength(1);
+  });
+
+  it("connects again if the service has changes that do not come, and only then", () => {
+    newest().open();
+    stream.expect(7);
+    vi.advanceTimersByTime(60_000);
+    stream.expect(9); // not yet late
+    newest().send({ seq: 9 });
+    vi.advanceTimersByTime(10_000);
+    stream.expect(12);
+    vi.advanceTimersByTime(4999);
+    stream.expect(12);
+    expect(Source.made).toHaveLength(1);
+    vi.advanceTimersByTime(1);
+    stream.expect(12);
+    expect(newest().url).toBe("/changes?after=9");
+    expect(Source.made).toHaveLength(2);
+    vi.advanceTimersByTime(10_000);
+    stream.expect(12); // the browser is still connecting
+    expect(Source.made).toHaveLength(2);
+    newest().open();
+    expect(states.at(-1)).toBe("live");
   });
 
   it("closes the connection while the tab is hidden, and then continues after the last change", () => {

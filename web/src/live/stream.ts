@@ -18,6 +18,8 @@ export interface StreamHandlers {
 /** The time between two batches. The first change after a longer pause is handed over at once. */
 const BATCH_MS = 100;
 const RETRY_MS = [1000, 2000, 5000, 10_000];
+/** If changes are missing for so long without a message, the connection is dead. */
+const SILENT_MS = 5000;
 
 export class Stream {
   private source: EventSource | null = null;
@@ -30,6 +32,8 @@ export class Stream {
   private readonly url: (after: number) => string;
   private readonly handlers: StreamHandlers;
   private after: number;
+  /** When it was first noticed that changes are missing, and the last change that had come by then. */
+  private missing: { at: number; after: number } | null = null;
 
   constructor(url: (after: number) => string, after: number, handlers: StreamHandlers) {
     this.url = url;
@@ -46,9 +50,20 @@ export class Stream {
     clearTimeout(this.batchTimer);
   }
 
+  /**
+   * Say that the log reaches up to `seq`. A connection that is cut on the way, as by a VPN, stays open for the browser, which
+   * only waits. So if no change has come for a while although there are some, connect again.
+   */
+  expect(seq: number): void {
+    if (seq <= this.after || this.source?.readyState !== EventSource.OPEN) this.missing = null;
+    else if (this.missing?.after !== this.after) this.missing = { at: performance.now(), after: this.after };
+    else if (performance.now() - this.missing.at >= SILENT_MS) this.open();
+  }
+
   private open(): void {
     if (this.closed || document.hidden) return;
     this.disconnect();
+    this.missing = null;
     this.handlers.onState(this.retries ? "reconnecting" : "connecting");
     const source = new EventSource(this.url(this.after));
     this.source = source;

@@ -10,6 +10,7 @@ import { keys, useExperiment } from "./useExperiment";
 let send: (changes: Partial<Changes>) => void;
 
 class Source {
+  static readonly OPEN = 1;
   static readonly CLOSED = 2;
   static readonly opened: string[] = [];
   readyState = 1;
@@ -33,12 +34,11 @@ afterEach(() => {
 });
 
 /** Show an experiment, a running one unless told otherwise. */
-async function opened(state = "running", last_event_seq = 10) {
+async function opened(state = "running", last_event_seq = 10, client = new QueryClient()) {
   vi.stubGlobal("EventSource", Source);
   const read = vi.spyOn(api, "experiment").mockResolvedValue(row(state, last_event_seq));
   vi.spyOn(api, "sample").mockResolvedValue({ items: [], ranks: [], fronts: [], total: 0, trained: null });
   vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
-  const client = new QueryClient();
   const wrapper = ({ children }: { children: ReactNode }) => (
     <QueryClientProvider client={client}>{children}</QueryClientProvider>
   );
@@ -47,8 +47,8 @@ async function opened(state = "running", last_event_seq = 10) {
   const stateNow = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
   const answer = (experiment: Experiment) => void act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
   /** Watch the answer to a request about the trial, as an open panel does. */
-  const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>) =>
-    renderHook(() => useQuery({ queryKey, queryFn }), { wrapper });
+  const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>, staleTime = 0) =>
+    renderHook(() => useQuery({ queryKey, queryFn, staleTime }), { wrapper });
   const wait = (ms: number) => act(() => new Promise((resolve) => setTimeout(resolve, ms)));
   return { client, read, result, state: stateNow, answer, wait, watch };
 }
@@ -130,6 +130,21 @@ describe("an open experiment", () => {
     expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.last_event_seq).toBe(11);
   });
 
+  it("opens another stream if the experiment goes on, but its stream is silent", async () => {
+    vi.useFakeTimers({ shouldAdvanceTime: true });
+    try {
+      const { read } = await opened();
+      const before = Source.opened.length;
+      read.mockResolvedValue(row("running", 25));
+      await act(() => vi.advanceTimersByTimeAsync(11_000));
+      expect(Source.opened).toHaveLength(before);
+      await act(() => vi.advanceTimersByTimeAsync(10_000));
+      expect(Source.opened.slice(before)).toEqual([expect.stringMatching(/after=10$/)]);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   it("reads the charts of an open trial once more when the trial ends", async () => {
     const { wait, watch } = await opened();
     const curves = vi.fn(() => Promise.resolve([]));
@@ -153,6 +168,18 @@ describe("an open experiment", () => {
     void act(() => send({ since: 10, seq: 11, trials: [trial("completed")] }));
     await wait(700);
     expect(checkpoints).toHaveBeenCalledTimes(2);
+  });
+
+  it("reads a trial that was read before it once more when the stream begins", async () => {
+    const client = new QueryClient();
+    client.setQueryData(keys.trial("trl_1"), trial("running"));
+    client.setQueryData(keys.trial("trl_2"), { ...trial("running"), experiment_id: "exp_2" });
+    const { watch } = await opened("running", 10, client);
+    const read = vi.fn(() => Promise.resolve(trial("stopped")));
+    const { result } = watch(keys.trial("trl_1"), read, Infinity);
+    await waitFor(() => expect(result.current.data).toMatchObject({ state: "stopped" }));
+    expect(read).toHaveBeenCalledTimes(1);
+    expect(client.getQueryState(keys.trial("trl_2"))!.isInvalidated).toBe(false);
   });
 
   it("reads an open trial again when it ends, since the last changes may not have come", async () => {

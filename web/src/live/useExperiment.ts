@@ -12,9 +12,9 @@ import {
   type UseQueryResult,
 } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { api } from "../api/client";
+import { api, from, isMissing, PAGE, pagesOf } from "../api/client";
 import { forgetEarly } from "../api/early";
-import { DECISIONS, ROWS, SAMPLE } from "../api/sizes";
+import { DECISIONS, EVERY_POINT, ROWS, SAMPLE } from "../api/sizes";
 import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
 import { STEP, type Across } from "../curves/across";
 import type { Range, Source } from "../curves/geometry";
@@ -153,11 +153,12 @@ export function useExperiment(id: string): LiveExperiment {
     queryFn: ({ signal }) => api.experiment(id, signal),
     // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
     // without a stream. An experiment that has ended has none, and it may run again if somebody continues it.
-    refetchInterval: ({ state }) => (state.data && experimentEnded(state.data.state) ? ENDED_REFRESH_MS : REFRESH_MS),
+    refetchInterval: ({ state: { data, error } }) =>
+      isMissing(error) ? false : data && experimentEnded(data.state) ? ENDED_REFRESH_MS : REFRESH_MS,
   });
   // The rest is read after the experiment: the stream begins at the last_event_seq of that answer, so that nothing is missed.
   const ready = experiment.data !== undefined;
-  const live = ready && !experimentEnded(experiment.data.state);
+  const live = ready && !isMissing(experiment.error) && !experimentEnded(experiment.data.state);
 
   const trials = useQuery({
     queryKey: keys.trials(id),
@@ -187,6 +188,7 @@ export function useExperiment(id: string): LiveExperiment {
     structuralSharing: false,
   });
 
+  const connected = useRef<Stream | null>(null);
   // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
   const endedAt = useRef<{ id: string; seq: number } | null>(null);
   useEffect(() => {
@@ -195,7 +197,8 @@ export function useExperiment(id: string): LiveExperiment {
       if (found && endedAt.current?.id !== id) endedAt.current = { id, seq: found.last_event_seq };
       return;
     }
-    const start = endedAt.current?.id === id ? endedAt.current.seq : found!.last_event_seq;
+    const end = endedAt.current?.id === id ? endedAt.current.seq : null;
+    const start = end ?? found!.last_event_seq;
     endedAt.current = null;
     // Points and the experiment's state are shown as they come. Lists change the whole page, so several changes to them are put
     // together.
@@ -225,13 +228,20 @@ export function useExperiment(id: string): LiveExperiment {
       },
       onState: setStream,
     });
+    connected.current = connection;
+    // A trial's page reads the trial first. What changed before the stream began comes with no message.
+    if (end === null) void client.invalidateQueries({ predicate: ({ queryKey }) => ofTrialIn(client, id, queryKey) });
     return () => {
       connection.close();
+      connected.current = null;
       applyRows();
       // The last changes may have come after the connection was closed: read once more how it ended.
       void client.invalidateQueries({ ...ofExperiment(client, id), refetchType: "active" });
     };
   }, [client, id, ready, live, recent]);
+
+  const seq = experiment.data?.last_event_seq ?? 0;
+  useEffect(() => connected.current?.expect(seq), [experiment.dataUpdatedAt, seq]);
 
   // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;
@@ -286,6 +296,13 @@ export function useFinerCurves(
   return wanted ? query.data : undefined;
 }
 
+/** Return the curves with every report, in place of those at the resolution of a screen. `part`: the visible part of the axis. */
+export async function withEveryReport(id: string, curves: Curves, part: Range | null = null): Promise<Curves> {
+  if (curves.width === 1) return curves;
+  const visible = part && { from: part.min, to: part.max };
+  return api.curves(id, { metric: curves.metric, across: curves, points: EVERY_POINT, ...visible });
+}
+
 export interface RowQuery {
   /** A column of the service, with a minus before it for descending order. */
   sort: string;
@@ -325,6 +342,12 @@ export function useRows(
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+}
+
+/** Read all rows of the table, also those to which the user has not scrolled. */
+export function readAllRows({ id, objectives }: Experiment, { sort, where }: RowQuery): Promise<Rows[]> {
+  const query = { sort, where: [...where], page_size: PAGE, ...(objectives.length > 1 && { fronts: true }) };
+  return pagesOf((token) => api.trials(id, { ...query, ...from(token) }) as Promise<Rows>);
 }
 
 /** A trial by its number: one of those that are known, or else read from the service. */

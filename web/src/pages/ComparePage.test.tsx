@@ -15,7 +15,7 @@ function show(x: string, own: readonly object[] = [{}, {}]) {
     Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
   );
   const experiment = {
-    id: "exp_1",
+    name: "digits",
     metric: "loss",
     mode: "min",
     scope: "all",
@@ -26,7 +26,7 @@ function show(x: string, own: readonly object[] = [{}, {}]) {
     scaling: {},
     scheduler: {},
   };
-  vi.spyOn(api, "experiment").mockResolvedValue(experiment as never);
+  vi.spyOn(api, "experiment").mockImplementation((id) => Promise.resolve({ ...experiment, id } as never));
   vi.spyOn(api, "trialCurves").mockResolvedValue({ items: [] } as never);
   render(
     <MantineProvider env="test">
@@ -91,6 +91,18 @@ it("calls the same trial the best one in the sentence and in the table if anothe
   );
   expect(screen.getByText("Outside the constraints, so not counted: trial 3.")).toBeTruthy();
   expect(screen.getAllByTitle("the best of them").map((one) => one.textContent)).toEqual(["0.2 best"]);
+});
+
+it("tells apart trials of experiments with the same name", async () => {
+  show("step", [
+    { experiment_id: "exp_000a1b2", best_value: 0.3 },
+    { experiment_id: "exp_000c3d4", best_value: 0.2 },
+    { experiment_id: "exp_000c3d4", best_value: 0.4 },
+  ]);
+  const verdict = await screen.findByText(/lower than that of/);
+  expect(verdict.textContent).toMatch(
+    /^digits \(c3d4\), trial 2 has .* that of digits \(a1b2\), trial 1, the next one/,
+  );
 });
 
 it("follows trials while they train, and reads the curves once more after their end", async () => {

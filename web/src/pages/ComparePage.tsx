@@ -3,6 +3,7 @@ import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
 import { api } from "../api/client";
+import { EVERY_POINT } from "../api/sizes";
 import type { Experiment, Lineage, Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
@@ -35,7 +36,7 @@ import {
 } from "./compare";
 import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
-import { CompareExperiments } from "./CompareExperiments";
+import { CompareExperiments, namesOf } from "./CompareExperiments";
 import classes from "./ComparePage.module.css";
 import { useAddress, type Address } from "./useAddress";
 
@@ -160,14 +161,14 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
   useKeys({ l: () => address.set({ y: log ? null : "log" }) });
 
   const several = experimentIds.length > 1;
-  const names = useMemo(
-    () =>
-      trials.map((trial) => {
-        const experiment = experiments.get(trial.experiment_id);
-        return several && experiment ? `${experiment.name}, trial ${trial.number}` : `trial ${trial.number}`;
-      }),
-    [trials, experiments, several],
-  );
+  const names = useMemo(() => {
+    const owners = [...experiments.values()];
+    const titles = new Map(namesOf(owners).map((name, i) => [owners[i]!.id, name]));
+    return trials.map((trial) => {
+      const owner = titles.get(trial.experiment_id);
+      return several && owner !== undefined ? `${owner}, trial ${trial.number}` : `trial ${trial.number}`;
+    });
+  }, [trials, experiments, several]);
   const metrics = known.filter(
     (name) =>
       name === first?.metric || name === metric || curves.some((items) => items.some((item) => item.metric === name)),
@@ -183,6 +184,12 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
       })),
     [trials, curves, metric],
   );
+  const save = async () => {
+    const every = await Promise.all(trials.map(({ id }) => api.trialCurves(id, across, undefined, EVERY_POINT)));
+    const segmentsOf = (i: number) => every[i]!.items.find((item) => item.metric === metric)?.segments ?? [];
+    const whole = series.map((one, i) => ({ ...one, segments: segmentsOf(i) }));
+    return comparedCurvesRows(names, whole, metric, across);
+  };
   const gap = useMemo(() => widestGap(series.map((one) => one.segments)), [series]);
   const changed = useQueries({
     queries: trials.map((trial) => ({
@@ -232,7 +239,7 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
             <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
             <SaveMenu
               name={`compared ${metric}`}
-              rows={() => comparedCurvesRows(names, series, metric, across)}
+              rows={save}
               call={trialCurvesCall(
                 trials.map((trial) => trial.id),
                 across,

@@ -1,9 +1,9 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { act, render, screen } from "@testing-library/react";
 import { createMemoryRouter, RouterProvider } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import ExperimentPage from "./ExperimentPage";
 
 afterEach(() => void vi.restoreAllMocks());
@@ -11,7 +11,11 @@ afterEach(() => void vi.restoreAllMocks());
 /** Open an address of a service with these experiments. Return the router. */
 function open(path: string, items: { id: string; name: string }[]) {
   vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null } as never);
-  vi.spyOn(api, "experiment").mockReturnValue(new Promise(() => {}));
+  vi.spyOn(api, "experiment").mockImplementation((id) =>
+    id === "exp_lr sweep"
+      ? Promise.resolve({ id: "exp_1", name: id, state: "completed" } as never)
+      : new Promise(() => {}),
+  );
   const list = { path: "/experiments", element: <p>the list</p> };
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }, list], {
     initialEntries: [path],
@@ -39,6 +43,12 @@ it("keeps the choices of an address with a name", async () => {
   const router = open("/experiments/digits?trial=1&view=logs", [{ id: "exp_1", name: "digits" }]);
   await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
   expect(router.state.location.search).toBe("?trial=1&view=logs");
+});
+
+it("opens an experiment by a name that begins like an id", async () => {
+  const router = open("/experiments/exp_lr%20sweep?tab=events", []);
+  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  expect(router.state.location.search).toBe("?tab=events");
 });
 
 it("lists the experiments if several have the name", async () => {
@@ -110,7 +120,7 @@ function openFront(sampled: number, total: number, failed = 0) {
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }], {
     initialEntries: ["/experiments/exp_1?tab=events"],
   });
-  const client = new QueryClient();
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={client}>
@@ -132,6 +142,18 @@ it("counts the trials on the front itself if it has all of them", async () => {
   await screen.findByText("0.75", { selector: "header b" });
   const size = await screen.findByText("3 trials", { selector: "header b" });
   expect(size.parentElement!.textContent).toBe("Pareto front3 trials");
+});
+
+it("says so if the experiment that is shown is deleted", async () => {
+  const { client } = openFront(3, 3);
+  await screen.findByText("digits", { selector: "h1" });
+  vi.mocked(api.experiment).mockRejectedValue(new ApiError(503, "starting"));
+  await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
+  expect(screen.getByText("digits", { selector: "h1" })).toBeTruthy();
+  vi.mocked(api.experiment).mockRejectedValue(new ApiError(404, "There is no experiment exp_1."));
+  await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
+  expect(await screen.findByText("There is no such experiment")).toBeTruthy();
+  expect(screen.queryByText("digits")).toBeNull();
 });
 
 it("names the first failed trial again if another one fails", async () => {

@@ -1,8 +1,8 @@
 import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useCallback, useMemo, useState } from "react";
+import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import { MOST_TIMED, wasteWords } from "../charts/timeline";
 import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
 import { Crumbs } from "../App";
@@ -17,6 +17,7 @@ import { experimentEnded, isBred } from "../live/states";
 import { frontsIn, type Rows, type Sample } from "../live/changes";
 import {
   keys,
+  readAllRows,
   readOlderDecisions,
   SAMPLE,
   useExperiment,
@@ -31,6 +32,7 @@ import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
 import { DecisionLog } from "../parts/decisions/DecisionLog";
 import { FailureNotice } from "../parts/trial/FailureNotice";
 import { StartedOver, STARTS_OVER } from "../parts/trial/StartedOver";
+import { lazily } from "../parts/common/lazily";
 import { LiveMark } from "../parts/common/LiveMark";
 import { Panel } from "../parts/common/Panel";
 import { MissingPage, ProblemBox } from "../parts/common/Problem";
@@ -53,17 +55,17 @@ import { bestFigure, endTitle } from "./forecast";
 import { useAddress, type Address } from "./useAddress";
 import { useComparison } from "./useComparison";
 
-const HistoryPanel = lazy(() => import("../parts/curves/HistoryPanel"));
-const SlicesPanel = lazy(() => import("../parts/parameters/SlicesPanel"));
-const Importance = lazy(() => import("../parts/parameters/Importance"));
-const ParametersTab = lazy(() => import("../parts/parameters/ParametersTab"));
-const ParetoTab = lazy(() => import("../parts/parameters/ParetoTab"));
-const DecisionsTab = lazy(() => import("../parts/decisions/DecisionsTab"));
-const EventsTab = lazy(() => import("../parts/decisions/EventsTab"));
-const DriverLog = lazy(() => import("../parts/decisions/DriverLog"));
-const TrialDrawer = lazy(() => import("../parts/trial/TrialDrawer"));
-const LineageTab = lazy(() => import("../parts/runs/LineageTab"));
-const TimelineTab = lazy(() => import("../parts/runs/TimelineTab"));
+const HistoryPanel = lazily(() => import("../parts/curves/HistoryPanel"));
+const SlicesPanel = lazily(() => import("../parts/parameters/SlicesPanel"));
+const Importance = lazily(() => import("../parts/parameters/Importance"));
+const ParametersTab = lazily(() => import("../parts/parameters/ParametersTab"));
+const ParetoTab = lazily(() => import("../parts/parameters/ParetoTab"));
+const DecisionsTab = lazily(() => import("../parts/decisions/DecisionsTab"));
+const EventsTab = lazily(() => import("../parts/decisions/EventsTab"));
+const DriverLog = lazily(() => import("../parts/decisions/DriverLog"));
+const TrialDrawer = lazily(() => import("../parts/trial/TrialDrawer"));
+const LineageTab = lazily(() => import("../parts/runs/LineageTab"));
+const TimelineTab = lazily(() => import("../parts/runs/TimelineTab"));
 
 const NO_DIMENSIONS: readonly Dimension[] = [];
 const NO_TRIALS: readonly Trial[] = [];
@@ -96,10 +98,14 @@ function Named({ name }: { name: string }) {
 }
 
 function Identified({ id }: { id: string }) {
+  const { search } = useLocation();
   const live = useExperiment(id);
   const { experiment: query } = live;
   useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");
-  if (query.data) return <Loaded key={id} experiment={query.data} live={live} />;
+  // A name may begin like an id.
+  if (query.data && query.data.id !== id) return <Navigate replace to={`/experiments/${query.data.id}${search}`} />;
+  // An experiment that is shown may be deleted by somebody else.
+  if (query.data && !isMissing(query.error)) return <Loaded key={id} experiment={query.data} live={live} />;
   if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
   return <Skeleton height={480} />;
 }
@@ -208,7 +214,8 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
     [state, dimensions, brushes, trials, found, space, labels],
   );
   const column = serverColumn(sort.column) ?? "number";
-  const query = useRows(live, { sort: `${sort.descending ? "-" : ""}${column}`, where }, !complete);
+  const order = `${sort.descending ? "-" : ""}${column}`;
+  const query = useRows(live, { sort: order, where }, !complete);
   const pages = query.data?.pages;
   const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
   const rowFronts = useSameMap(
@@ -235,6 +242,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
   const compare = useComparison(experiment.id, trials, sorted);
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
+  const onAll = async () => {
+    const found = await readAllRows(experiment, { sort: order, where });
+    return found.map((page) => ({ ...page, items: inWords(page.items, labels) }));
+  };
   const onMore = useCallback(() => {
     if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage]);
@@ -276,6 +287,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           rows={sorted}
           total={complete ? sorted.length : (pages?.[0]?.total ?? 0)}
           onMore={complete ? undefined : onMore}
+          onAll={complete ? undefined : onAll}
           loading={live.trials.isLoading || query.isLoading}
           sortedByService={!complete}
           rank={rank}
@@ -295,7 +307,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           picked={picked}
           onPick={pick}
           onCompare={() => compare.mutate(picked)}
-          call={trialsCall(experiment.id, where, `${sort.descending ? "-" : ""}${column}`)}
+          call={trialsCall(experiment.id, where, order)}
           choice={choice}
           onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
         />

@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link, useNavigate, useParams } from "react-router";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import type { TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
 import { frontsOf, pointsOf, ranksByFront } from "../charts/pareto";
@@ -40,7 +40,7 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       ? ranksByFront(frontsOf(pointsOf(sample.items, objectives), objectives))
       : ranks(sample.items, mode, expectedOf(best));
   }, [sample, experiment]);
-  if (!experiment && live.experiment.isError)
+  if (live.experiment.isError && (!experiment || isMissing(live.experiment.error)))
     return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {

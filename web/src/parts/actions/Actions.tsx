@@ -1,20 +1,21 @@
 import { Button, Group, Menu } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import { useNavigate } from "react-router";
 import { api, type Action } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { keys } from "../../live/useExperiment";
+import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
 import classes from "./actions.module.css";
 import { Confirm } from "./Confirm";
 import { ACTIONS, WORDS } from "./words";
 
-const ContinueDialog = lazy(() => import("./ContinueDialog"));
-const DeleteDialog = lazy(() => import("./DeleteDialog"));
-const EditDialog = lazy(() => import("./EditDialog"));
-const EnqueueDialog = lazy(() => import("./EnqueueDialog"));
-const ForkDialog = lazy(() => import("./ForkDialog"));
+const ContinueDialog = lazily(() => import("./ContinueDialog"));
+const DeleteDialog = lazily(() => import("./DeleteDialog"));
+const EditDialog = lazily(() => import("./EditDialog"));
+const EnqueueDialog = lazily(() => import("./EnqueueDialog"));
+const ForkDialog = lazily(() => import("./ForkDialog"));
 
 type Form = "continue" | "edit" | "enqueue" | "fork" | "delete";
 

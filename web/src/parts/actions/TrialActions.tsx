@@ -1,14 +1,15 @@
 import { Button } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import { api, type TrialAction } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { keys } from "../../live/keys";
+import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
 import { Confirm } from "./Confirm";
 import { TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
 
-const ForkTrialDialog = lazy(() => import("./ForkTrialDialog"));
+const ForkTrialDialog = lazily(() => import("./ForkTrialDialog"));
 
 interface TrialActionsProps {
   trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params" | "actions">;

@@ -18,6 +18,14 @@ describe("the patch of a search space", () => {
     });
   });
 
+  it("removes the fields of a domain that becomes a group, and of a group that becomes a domain", () => {
+    const unit = { type: "uniform", lower: 0, upper: 1 };
+    expect(spacePatch({ opt: unit }, { opt: { upper: 5, beta: unit } })).toEqual({
+      opt: { type: null, lower: null, upper: 5, beta: unit },
+    });
+    expect(spacePatch({ opt: { beta: unit } }, { opt: unit })).toEqual({ opt: unit });
+  });
+
   it("gives a parameter the constant null, which alone would remove it", () => {
     const nothing = { type: "const", value: null };
     expect(spacePatch({ a: 1, m: 0.9 }, { a: 1, m: null, n: null, net: { b: { c: null } } })).toEqual({

@@ -58,6 +58,10 @@ export function spacePatch(before: Json, after: Json): Record<string, unknown> {
     if (isGroup(old) && isGroup(value)) {
       const inner = spacePatch(old, value);
       if (Object.keys(inner).length > 0) patch[name] = inner;
+    } else if (isMapping(old) && isGroup(value)) {
+      // The group is merged into the domain, whose fields have to be removed.
+      const gone = Object.keys(old).filter((field) => !(field in value));
+      patch[name] = { ...Object.fromEntries(gone.map((field) => [field, null])), ...(kept(value) as Json) };
     } else if (!(name in before) || JSON.stringify(old) !== JSON.stringify(value)) patch[name] = kept(value);
   }
   return patch;
@@ -69,11 +73,13 @@ function kept(value: unknown): unknown {
   return isGroup(value) ? Object.fromEntries(Object.entries(value).map(([name, one]) => [name, kept(one)])) : value;
 }
 
+function isMapping(value: unknown): value is Json {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
 /** Several parameters under one name. A domain has a type. */
 function isGroup(value: unknown): value is Json {
-  return (
-    value !== null && typeof value === "object" && !Array.isArray(value) && typeof (value as Json)["type"] !== "string"
-  );
+  return isMapping(value) && typeof value["type"] !== "string";
 }
 
 /** The limit that a text stands for, if a word may be given instead of a number: a number if it is one, else the text. */

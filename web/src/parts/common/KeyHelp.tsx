@@ -18,11 +18,17 @@ const HELP: readonly (readonly [string, string])[] = [
 export function KeyHelp() {
   const [open, setOpen] = useState(false);
   useKeys({
-    "?": () => setOpen((old) => !old),
+    "?": () => setOpen(true),
     "/": () => document.querySelector<HTMLInputElement>(SEARCH_FIELD)?.focus(),
   });
   return (
-    <Modal opened={open} onClose={() => setOpen(false)} title={<b>Keys</b>} centered>
+    <Modal
+      opened={open}
+      onClose={() => setOpen(false)}
+      onKeyDown={({ key }) => key === "?" && setOpen(false)}
+      title={<b>Keys</b>}
+      centered
+    >
       <dl className={classes.keys}>
         {HELP.map(([key, what]) => (
           <div key={key}>

@@ -1,10 +1,10 @@
 import { Alert, Anchor, Button } from "@mantine/core";
 import { Link } from "react-router";
-import { ApiError } from "../../api/client";
+import { ApiError, isMissing } from "../../api/client";
 
 /** A page whose subject could not be read: what is wrong, and a link back. */
 export function MissingPage({ error, what, retry }: { error: unknown; what: string; retry: () => void }) {
-  const missing = error instanceof ApiError && error.status === 404;
+  const missing = isMissing(error);
   return (
     <section style={{ maxWidth: 640, margin: "32px auto" }}>
       <h1 style={{ fontSize: 20, margin: "0 0 12px" }}>

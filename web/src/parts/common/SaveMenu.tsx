@@ -1,16 +1,18 @@
 import { Popover } from "@mantine/core";
-import { lazy, Suspense, useRef, useState } from "react";
+import { Suspense, useRef, useState } from "react";
 import type { Call } from "../../charts/copies";
 import { csv, download, png, type Rows } from "../../charts/save";
+import { lazily } from "./lazily";
 import { CopyButton, ESCAPE_ENDS_HERE } from "./CopyMenu";
 import classes from "./parts.module.css";
 
-const RowsDialog = lazy(() => import("./RowsDialog"));
+const RowsDialog = lazily(() => import("./RowsDialog"));
 
 interface SaveMenuProps {
   /** The name of the files. */
   name: string;
-  rows: () => Rows;
+  /** Some of the rows may have to be read first. */
+  rows: () => Rows | Promise<Rows>;
   /** The API call that returns the same numbers. */
   call: Call;
   /** False for a table, which has no picture. */
@@ -22,6 +24,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const root = useRef<HTMLSpanElement>(null);
   const [error, setError] = useState<string | null>(null);
   const [opened, setOpened] = useState(false);
+  const [reading, setReading] = useState(false);
   const [shown, setShown] = useState<Rows | null>(null);
   const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
   const savePicture = async () => {
@@ -34,14 +37,20 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
       setError(problem instanceof Error ? problem.message : String(problem));
     }
   };
-  const saveRows = () => {
+  const read = async (take: (found: Rows) => void) => {
     setOpened(false);
-    download(file("csv"), new Blob([csv(rows())], { type: "text/csv" }));
+    setReading(true);
+    try {
+      take(await rows());
+      setError(null);
+    } catch (problem) {
+      setError(problem instanceof Error ? problem.message : String(problem));
+    } finally {
+      setReading(false);
+    }
   };
-  const show = () => {
-    setOpened(false);
-    setShown(rows());
-  };
+  const saveRows = () => void read((found) => download(file("csv"), new Blob([csv(found)], { type: "text/csv" })));
+  const show = () => void read(setShown);
   return (
     <span
       ref={root}
@@ -57,9 +66,10 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
               aria-haspopup="dialog"
               {...(opened ? ESCAPE_ENDS_HERE : {})}
               title="Save this chart as PNG or its numbers as CSV, or show them as a table"
+              disabled={reading}
               onClick={() => setOpened(!opened)}
             >
-              save
+              {reading ? "reading…" : "save"}
             </button>
           </Popover.Target>
           <Popover.Dropdown p={4}>
@@ -77,8 +87,8 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
           </Popover.Dropdown>
         </Popover>
       ) : (
-        <button type="button" title="Save the rows of this table as CSV" onClick={saveRows}>
-          CSV
+        <button type="button" title="Save all rows of this table as CSV" disabled={reading} onClick={saveRows}>
+          {reading ? "reading…" : "CSV"}
         </button>
       )}
       <CopyButton call={call} />

@@ -202,9 +202,21 @@ describe("if a session ends while somebody types", () => {
     expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
   });
 
+  test("the page stays, and says so, if signing out fails", async () => {
+    await type();
+    const signOut = vi.spyOn(api, "signOut").mockRejectedValue(new ApiError(0, "The service is not responding."));
+    fireEvent.click(screen.getByText("me · sign out"));
+    expect(await screen.findByText("You are still signed in.")).toBeTruthy();
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("an hour of typing");
+    signOut.mockImplementation(() => Promise.resolve((name = null)));
+    fireEvent.click(screen.getByText("me · sign out"));
+    await screen.findByLabelText(/Token/);
+    expect(screen.queryByText("You are still signed in.")).toBeNull();
+  });
+
   test("nothing of it is left after somebody has signed out", async () => {
     await type();
-    vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve(void (name = null)));
+    vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve((name = null)));
     fireEvent.click(screen.getByText("me · sign out"));
     await screen.findByLabelText(/Token/);
     await waitFor(() => expect(screen.queryByLabelText("Notes")).toBeNull());

@@ -1,11 +1,12 @@
 import { Button } from "@mantine/core";
 import { notifyManager, QueryObserver, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Activity, Fragment, lazy, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
+import { Activity, Fragment, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
 import { api, ApiError } from "../../api/client";
+import { lazily } from "./lazily";
 import { identity } from "./identity";
 import { useSession } from "./useSession";
 
-const SignInForm = lazy(() => import("./SignInForm"));
+const SignInForm = lazily(() => import("./SignInForm"));
 
 /** The cache key of the time at which somebody signed out. The page is dropped then, with all that was typed. */
 const LEFT = ["left"];
@@ -62,20 +63,29 @@ function useIsRefused(): boolean {
 /** Show who is signed in, and a button to sign out. Show nothing if the service does not ask for a token. */
 export function SignOut({ name }: { name: string }) {
   const client = useQueryClient();
+  const [failed, setFailed] = useState(false);
   const leave = async () => {
-    await api.signOut();
+    try {
+      await api.signOut();
+    } catch {
+      return setFailed(true);
+    }
+    setFailed(false);
     await client.resetQueries();
     client.setQueryData(LEFT, Date.now());
   };
   return (
-    <Button
-      size="compact-sm"
-      variant="subtle"
-      color="gray"
-      onClick={() => void leave()}
-      aria-label={`Sign out ${name}`}
-    >
-      {name} · sign out
-    </Button>
+    <>
+      {failed && <span role="alert">You are still signed in.</span>}
+      <Button
+        size="compact-sm"
+        variant="subtle"
+        color="gray"
+        onClick={() => void leave()}
+        aria-label={`Sign out ${name}`}
+      >
+        {name} · sign out
+      </Button>
+    </>
   );
 }

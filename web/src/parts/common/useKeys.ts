@@ -6,7 +6,10 @@ export type Keys = Readonly<Record<string, () => void>>;
 /** Matches the field to which `/` goes. */
 export const SEARCH_FIELD = "input[data-search]";
 
-/** Listen for single keys while the component is mounted, except while the user types, or with Ctrl, Alt or Meta. */
+/** Matches an open dialog, such as a form. The panel of a trial is none: keys work beside it. */
+const DIALOG = ".mantine-Modal-content";
+
+/** Listen for single keys while the component is mounted, except while the user types or a dialog is open, or with Ctrl, Alt or Meta. */
 export function useKeys(keys: Keys): void {
   const now = useRef(keys);
   // Update before the next frame, since the next key may come at once.
@@ -17,7 +20,7 @@ export function useKeys(keys: Keys): void {
     const onKey = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target)) return;
       const act = now.current[event.key];
-      if (!act) return;
+      if (!act || document.querySelector(DIALOG)) return;
       event.preventDefault();
       act();
     };

@@ -17,7 +17,7 @@ import { CurvesChart } from "../../curves/CurvesChart";
 import { ofReplay, tookOver } from "../../curves/geometry";
 import { rungLevels } from "../../curves/rungs";
 import { experimentEnded } from "../../live/states";
-import { useCurves, useFinerCurves, useSources, type LiveExperiment } from "../../live/useExperiment";
+import { useCurves, useFinerCurves, useSources, withEveryReport, type LiveExperiment } from "../../live/useExperiment";
 import { formatZoom, parseZoom } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
 import type { Sample } from "../../live/changes";
@@ -120,7 +120,8 @@ export function CurvesPanel({
     const best = [...rank].filter(([number, place]) => place <= top && (only === null || only.has(number)));
     return new Set([...best.map(([number]) => number), ...colours.keys()]);
   }, [top, rank, only, colours]);
-  const save = useCallback(() => (curves ? curvesRows(curves, drawn) : []), [curves, drawn]);
+  const save = async () =>
+    curves ? curvesRows(await withEveryReport(experiment.id, curves, finer && zoom ? zoom.x : null), drawn) : [];
   return (
     <Panel
       title={

@@ -1,7 +1,7 @@
 import { Button, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { api } from "../../api/client";
+import { all, api, from, PAGE } from "../../api/client";
 import type { Decision, DecisionKind, Experiment } from "../../api/types";
 import { decisionsCall } from "../../charts/copies";
 import type { Rows } from "../../charts/save";
@@ -35,7 +35,7 @@ export const KINDS = [
 ] as const satisfies readonly DecisionKind[];
 const REFRESH_MS = 3000;
 
-/** The decisions that have been read, as rows of a CSV file. */
+/** Decisions as rows of a CSV file. */
 function decisionRows(decisions: readonly Decision[]): Rows {
   return [
     ["seq", "time", "kind", "trial", "reason", "state"],
@@ -66,26 +66,21 @@ export default function DecisionsTab({
     find(value);
     return value;
   });
+  const wanted = { kind: kinds, ...(text && { text }), ...(trial !== undefined && { trial }) };
   const query = useInfiniteQuery({
     queryKey: [...keys.decisions(experiment.id), "found", kinds.join(), text, trial ?? null],
     queryFn: ({ pageParam, signal }) =>
-      api.decisions(
-        experiment.id,
-        {
-          page_size: 200,
-          kind: kinds,
-          ...(text && { text }),
-          ...(trial !== undefined && { trial }),
-          ...(pageParam && { page_token: pageParam }),
-        },
-        signal,
-      ),
+      api.decisions(experiment.id, { ...wanted, page_size: 200, ...(pageParam && { page_token: pageParam }) }, signal),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
     refetchInterval: experimentEnded(experiment.state) ? false : REFRESH_MS,
     placeholderData: (old) => old,
   });
   const decisions = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const everyDecision = () =>
+    query.hasNextPage
+      ? all((token) => api.decisions(experiment.id, { ...wanted, page_size: PAGE, ...from(token) }))
+      : decisions;
   const mayChange = useMayChange(); // the service replays experiments only for those who may
   const filtered = kinds.length > 0 || text !== "" || trial !== undefined;
   const showAll = () => address.set({ kind: null, q: null, of: null });
@@ -110,7 +105,7 @@ export default function DecisionsTab({
             <SaveMenu
               name={`${experiment.name} decisions`}
               picture={false}
-              rows={() => decisionRows(decisions)}
+              rows={async () => decisionRows(await everyDecision())}
               call={decisionsCall(experiment.id, { kind: kinds, text, trial })}
             />
           </div>

@@ -1,7 +1,7 @@
 import { Anchor, Button } from "@mantine/core";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { api } from "../../api/client";
+import { all, api, from, PAGE } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
 import { logCall } from "../../charts/copies";
 import type { Rows } from "../../charts/save";
@@ -30,21 +30,14 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   const chosen = (address.get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
   const trial = chosenTrial(address);
   const kind = kindsOf(chosen);
+  const wanted = { kind, ...(trial !== undefined && { trial }) };
   // A refetch reads all loaded pages again, so it happens only if the log has grown since the last one began.
   const upto = experiment.last_event_seq;
   const query = useInfiniteQuery({
     queryKey: [...keys.experiment(experiment.id), "log", kind.join(), trial ?? null],
     queryFn: async ({ pageParam, signal }) => {
-      const page = await api.log(
-        experiment.id,
-        {
-          page_size: 200,
-          kind,
-          ...(trial !== undefined && { trial }),
-          ...(pageParam && { page_token: pageParam }),
-        },
-        signal,
-      );
+      const asked = { ...wanted, page_size: 200, ...(pageParam && { page_token: pageParam }) };
+      const page = await api.log(experiment.id, asked, signal);
       return { ...page, upto };
     },
     initialPageParam: "",
@@ -54,6 +47,11 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   });
   const entries = query.data?.pages.flatMap((page) => page.items) ?? [];
   const iterations = iterationsOf(entries);
+  const everyRow = async () => {
+    if (!query.hasNextPage) return entryRows(entries, iterations);
+    const found = await all((token) => api.log(experiment.id, { ...wanted, page_size: PAGE, ...from(token) }));
+    return entryRows(found, iterationsOf(found));
+  };
   // A group grows at both ends: by newer events, and by those of the next page. An event that was in it when it was opened stays.
   const [opened, setOpened] = useState<ReadonlySet<number>>(new Set());
   // Whoever has chosen a kind wants to see each event of it.
@@ -73,7 +71,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
           <SaveMenu
             name={`${experiment.name} events`}
             picture={false}
-            rows={() => entryRows(entries, iterations)}
+            rows={everyRow}
             call={logCall(experiment.id, { kind, trial })}
           />
         </div>

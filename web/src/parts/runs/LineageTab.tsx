@@ -9,7 +9,7 @@ import { paramName, readable } from "../../format";
 import { curvesRows } from "../../charts/save";
 import { STEP } from "../../curves/across";
 import { colourAt } from "../../curves/colours";
-import { useCurves, useSources, type LiveExperiment } from "../../live/useExperiment";
+import { useCurves, useSources, withEveryReport, type LiveExperiment } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
@@ -73,7 +73,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
               />
               <SaveMenu
                 name={`${experiment.name} lineage`}
-                rows={() => curvesRows(curves.data, null)}
+                rows={async () => curvesRows(await withEveryReport(experiment.id, curves.data), null)}
                 call={curvesCall(experiment.id, experiment.metric, STEP)}
               />
             </div>

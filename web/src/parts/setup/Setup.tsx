@@ -1,13 +1,14 @@
 import { Anchor } from "@mantine/core";
-import { lazy, Suspense, type ReactNode } from "react";
+import { Suspense, type ReactNode } from "react";
 import { Link } from "react-router";
 import type { Experiment } from "../../api/types";
 import { longestOf, moment, param, trained } from "../../format";
 import { tagsText } from "../actions/tags";
+import { lazily } from "../common/lazily";
 import { Facts } from "../common/Panel";
 import classes from "../common/parts.module.css";
 
-const Notes = lazy(() => import("./Notes"));
+const Notes = lazily(() => import("./Notes"));
 
 /** Show what was requested and what it means: the space and every section of the spec. */
 export function Setup({ experiment }: { experiment: Experiment }) {

@@ -19,6 +19,7 @@ import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
 import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
+import { frontsIn, type Rows as Page } from "../../live/changes";
 import { changesParams } from "../trial/Schedule";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
@@ -47,6 +48,8 @@ interface TrialTableProps {
   /** The number of trials that pass the filters. */
   total: number;
   onMore?: (() => void) | undefined;
+  /** Reads all rows, if `rows` are only the first ones. */
+  onAll?: (() => Promise<readonly Page[]>) | undefined;
   loading?: boolean;
   /** True if the service sorts, which it can do by most columns. */
   sortedByService?: boolean;
@@ -90,7 +93,18 @@ const NUMBER_WIDTH = 92;
 const PINNED_WIDTH = 140;
 
 export function TrialTable(props: TrialTableProps) {
-  const { experiment, trials, rows, total, onMore, loading = false, sortedByService = false, rank, theme } = props;
+  const {
+    experiment,
+    trials,
+    rows,
+    total,
+    onMore,
+    onAll,
+    loading = false,
+    sortedByService = false,
+    rank,
+    theme,
+  } = props;
   const { state, onState, onShowAll, sort, onSort, chips, selected, onSelect, onPoint, picked, onPick, onCompare } =
     props;
   const { choice, onChoice, call, colourOf, expected = null, fronts = null } = props;
@@ -209,6 +223,19 @@ export function TrialTable(props: TrialTableProps) {
     [picked, theme],
   );
 
+  const shownColumns = layout.map(({ column }) => column);
+  const save = async () => {
+    if (!onAll) return tableRows(rows, shownColumns);
+    const pages = await onAll();
+    const every = pages.flatMap(({ items }) => items);
+    const front = fronts && frontsIn(pages);
+    const own = columnsOf(every, metric, time_attr, objectives, scope, phone, labels, expected, front, changing);
+    return tableRows(
+      every,
+      shownColumns.map((column) => own.find(({ id }) => id === column.id) ?? column),
+    );
+  };
+
   const head = (tableColumn: TableColumn<Trial>) => {
     const column = metaOf(tableColumn);
     const active = sort.column === column.id;
@@ -277,7 +304,7 @@ export function TrialTable(props: TrialTableProps) {
             </button>
           ))}
           <ColumnMenu columns={table.getAllLeafColumns()} />
-          {call && <SaveMenu name="trials" picture={false} rows={() => tableRows(rows, layout)} call={call} />}
+          {call && <SaveMenu name="trials" picture={false} rows={save} call={call} />}
         </div>
       }
     >
@@ -367,10 +394,10 @@ export function TrialTable(props: TrialTableProps) {
   );
 }
 
-/** The rows that have been read, with the columns that are shown. */
-function tableRows(rows: readonly Trial[], layout: readonly { column: Column }[]): Rows {
+/** The rows with the columns that are shown. */
+function tableRows(rows: readonly Trial[], shown: readonly Column[]): Rows {
   const value = (trial: Trial, column: Column) => (column.id === "state" ? trial.state : column.value(trial));
-  const columns = layout.flatMap(({ column }) => (column.id === BRIEF ? [] : [column]));
+  const columns = shown.filter(({ id }) => id !== BRIEF);
   return [columns.map((column) => column.label), ...rows.map((trial) => columns.map((column) => value(trial, column)))];
 }
 

@@ -1,17 +1,18 @@
 import { Anchor, Button } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import { api } from "../../api/client";
 import type { CheckpointItem, Experiment, TrialWithSegments } from "../../api/types";
 import { bytes, metric } from "../../format";
 import { keys } from "../../live/keys";
 import { hasEnded } from "../../live/states";
 import classes from "./Checkpoints.module.css";
+import { lazily } from "../common/lazily";
 import { ProblemBox } from "../common/Problem";
 import { Loading } from "../common/Loading";
 import { useMayChange } from "../common/useSession";
 
-const ForkTrialDialog = lazy(() => import("../actions/ForkTrialDialog"));
+const ForkTrialDialog = lazily(() => import("../actions/ForkTrialDialog"));
 const REFRESH_MS = 5000;
 
 const STATE: Record<CheckpointItem["state"], string> = {

@@ -2,6 +2,7 @@ import { Skeleton, useComputedColorScheme } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { api } from "../../api/client";
+import { EVERY_POINT } from "../../api/sizes";
 import type { Series, TrialCurves, TrialWithSegments } from "../../api/types";
 import { trialCurvesCall } from "../../charts/copies";
 import { comparedCurvesRows } from "../../charts/save";
@@ -150,6 +151,11 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
     plot.current?.setData({ series: [series], rank: ranks, source: () => undefined, live: !hasEnded(trial.state) });
   }, [series, rank, of, trial.number, trial.state]);
 
+  const save = async () => {
+    const { items } = await api.trialCurves(trial.id, across, undefined, EVERY_POINT);
+    const segments = items.find((one) => one.metric === item.metric)?.segments ?? [];
+    return comparedCurvesRows([String(trial.number)], [{ ...series, segments }], item.metric, across);
+  };
   const point = hover && pointAt(series, hover.at, across.x);
   const last = [...item.segments]
     .reverse()
@@ -179,7 +185,7 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
         </button>
         <SaveMenu
           name={`trial ${trial.number} ${item.metric}`}
-          rows={() => comparedCurvesRows([String(trial.number)], [series], item.metric, across)}
+          rows={save}
           call={trialCurvesCall([trial.id], across)}
         />
       </figcaption>

@@ -1,6 +1,6 @@
 import { Anchor, Skeleton, Tabs } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { lazy, Suspense, type ReactNode } from "react";
+import { Suspense, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
 import { trialCall } from "../../charts/copies";
@@ -18,6 +18,7 @@ import { Lineage } from "./Lineage";
 import { Logs } from "./Logs";
 import { Neighbors } from "./Neighbors";
 import { mayHaveChanged, Parameters, useChanged } from "./Schedule";
+import { lazily } from "../common/lazily";
 import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
@@ -31,7 +32,7 @@ import { useNow } from "../common/useNow";
 import { useMayChange } from "../common/useSession";
 import classes from "./TrialDetails.module.css";
 
-const Profile = lazy(() => import("./Profile"));
+const Profile = lazily(() => import("./Profile"));
 
 interface TrialDetailsProps {
   id: string;
