@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import ssl
 from datetime import date
 
 import pytest
 
 from tuner.agents.leases import Leases
-from tuner.client.protocol import address_of, headers_of
+from tuner.client.protocol import address_of, headers_of, tls_of
 from tuner.client.synchronous import Client
 from tuner.errors import SpecError
 
@@ -79,3 +80,10 @@ def test_a_value_that_json_does_not_have_is_refused_and_named(spec: dict[str, ob
     assert str(refused.value) == message
     with pytest.raises(SpecError, match="^lease_s: expected a finite number, got inf"):
         Leases("http://localhost:1", None, "far", "here", math.inf)
+
+
+def test_certificates_are_read_for_https_only() -> None:
+    assert tls_of("HTTPS://tuner.example.org").get_ca_certs()
+    context = tls_of("http://localhost:8000")
+    assert not context.get_ca_certs()
+    assert context.verify_mode is ssl.CERT_REQUIRED  # so that no certificate at all would be trusted

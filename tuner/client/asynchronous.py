@@ -36,6 +36,7 @@ from tuner.client.protocol import (
     plain,
     read,
     space_patch,
+    tls_of,
     unreachable,
 )
 from tuner.client.records import Log, found_of
@@ -87,6 +88,7 @@ class AsyncClient:
             base_url=self.address,
             headers=headers_of(token),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
+            verify=tls_of(self.address),
             transport=transport,
         )
 

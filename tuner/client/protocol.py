@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,13 @@ def address_of(address: str | None) -> str:
         where = "" if address else " in TUNER_ADDRESS"
         raise SpecError(f"expected a URL such as http://localhost:8000{where}, got {found!r}", "/address")
     return url.rstrip("/").removesuffix(API)
+
+
+def tls_of(address: str) -> ssl.SSLContext:
+    """Return the certificates that a client of this service trusts: none for http, since reading them takes up to 0.2 s."""
+    if httpx.URL(address).scheme == "https":
+        return httpx.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def headers_of(token: str | None) -> dict[str, str]:

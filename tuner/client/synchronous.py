@@ -35,6 +35,7 @@ from tuner.client.protocol import (
     plain,
     read,
     space_patch,
+    tls_of,
     unreachable,
 )
 from tuner.client.records import Log, found_of
@@ -86,6 +87,7 @@ class Client:
             base_url=self.address,
             headers=headers_of(token),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
+            verify=tls_of(self.address),
             transport=transport,
         )
 
