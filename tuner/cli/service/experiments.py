@@ -46,7 +46,10 @@ PATIENCE_S = 5.0
 
 
 class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
-    """Reads YAML as the page does: 1e-5 is a number and 2026-01-31 is text. PyYAML takes them for text and for a date."""
+    """Reads 1e-5 as a number and 2026-01-31 as text, as the page does. PyYAML takes them for text and for a date.
+
+    Other words of YAML 1.1 are read as before, unlike on the page: yes and off are booleans, 010 is 8, and 1_000 is a number.
+    """
 
 
 Yaml.yaml_implicit_resolvers = {
@@ -303,9 +306,8 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             case "csv":
                 frame.to_csv(file, index=False)
             case "json":
-                rows = frame.astype(object).to_dict(
-                    "records"
-                )  # frame.to_json would round numbers to 15 decimal places at best
+                # frame.to_json would round numbers to 15 decimal places at best.
+                rows = frame.astype(object).to_dict("records")
                 file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
             case "parquet":
                 frame.to_parquet(file, index=False)
