@@ -379,14 +379,17 @@ def _spec(file: Path) -> Mapping[str, Any]:
     """Return the spec in a YAML or JSON file."""
     try:
         content = file.read_bytes()
-        try:
-            found = json.loads(content, parse_constant=_refuse)
-        except ValueError:
-            found = yaml.load(content, Yaml)
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: the text is not UTF-8, or a number has too many digits
-        raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
+    try:
+        found = json.loads(content, parse_constant=_refuse)
+    except ValueError as no_json:
+        try:
+            found = yaml.load(content, Yaml)
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: for example a number with too many digits
+            if file.suffix == ".json":  # YAML's error may be about tabs, which JSON has
+                raise SpecError(f"{file} is not JSON: {no_json}") from no_json
+            raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
     return found
