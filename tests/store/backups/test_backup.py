@@ -281,6 +281,16 @@ def test_a_backup_of_sqlite_moves_to_postgresql(
     assert rows(postgres_url) == rows(sqlite_url)
 
 
+def test_a_folder_for_temporary_files_on_a_network_disk_is_named(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    monkeypatch.setattr(connections, "file_system", lambda *_: ("nfs4", "/tmp"))
+    with pytest.raises(StoreError, match="^temporary files are in .* set TMPDIR to a folder on a local disk"):
+        restore("postgresql://nobody@localhost:1/nothing", tmp_path / "copy")
+
+
 @pytest.mark.postgres
 def test_a_backup_of_postgresql_may_be_on_a_network_disk(
     postgres_url: str, other_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
