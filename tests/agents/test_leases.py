@@ -33,3 +33,29 @@ def test_an_answer_of_another_server_is_explained(answer: httpx.Response, said: 
             await leases.close()
 
     asyncio.run(ask())
+
+
+def test_calls_about_a_lease_name_its_experiment() -> None:
+    """Two loops ask with the name, and another experiment gets the name in between."""
+    assignments = iter([{"experiment_id": "exp_1", "lease": "seg_1"}, {"experiment_id": "exp_2", "lease": "seg_2"}])
+    called: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        called.append(request.url.path.removeprefix("/api/v1/experiments/"))
+        if request.url.path.endswith("/assignments"):
+            return httpx.Response(201, json=next(assignments))
+        return httpx.Response(200, json={"wanted": "continue"})
+
+    async def ask() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        try:
+            for lease in [await leases.ask(), await leases.ask()]:
+                assert lease is not None
+                await leases.heartbeat(lease)
+        finally:
+            await leases.close()
+
+    asyncio.run(ask())
+    assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]

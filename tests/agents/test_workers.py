@@ -69,6 +69,21 @@ async def ask(self):
 Leases.ask = ask
 """
 
+REFUSES = """
+from tuner.agents import worker
+from tuner.errors import SpecError
+
+worker.GIVE_BACK_S = 1.0
+launch = worker.Agent._launch
+
+def refuse(self, lease):
+    if lease["trial"] == 1:
+        raise SpecError("cannot run this trial")
+    return launch(self, lease)
+
+worker.Agent._launch = refuse
+"""
+
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
@@ -220,6 +235,19 @@ def test_an_agent_whose_request_fails_gives_its_other_trials_back(
     assert "no second trial" in output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_an_agent_that_cannot_run_a_trial_gives_all_its_trials_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=2)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--parallel", "2", before=REFUSES)
+    output, _ = start(started, command, tmp_path, EPOCH_S="3").communicate(timeout=60)
+    assert "cannot run this trial" in output
+    assert "the service does not answer" not in output
+    assert {service.ask(name)["trial"], service.ask(name)["trial"]} == {0, 1}
 
 
 def test_a_user_cancels_a_trial_of_an_agent_between_milestones(

@@ -69,7 +69,7 @@ class Leases:
             "lease_s": self._lease_s,
             "late_checkpoints": True,
         }
-        found = await self._post("", body)
+        found = await self._post(self._experiment, "", body)
         if found:
             self._experiment = found["experiment_id"]
         return found or None
@@ -82,7 +82,7 @@ class Leases:
         *earlier, last = (_written(lease, report) for report in reports)
         for one in earlier:
             one.pop("waits")
-        said = await self._post(f"/{lease['lease']}/reports", {**last, "earlier": earlier})
+        said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
         following = said["next_milestone"]
         verdict = Verdict(
@@ -96,14 +96,14 @@ class Leases:
 
     async def checkpoint(self, lease: Assignment, info: CheckpointInfo) -> None:
         """Tell the service that a checkpoint of the trial is stored."""
-        await self._post(f"/{lease['lease']}/checkpoints", {"iteration": info.step, **_place(info)})
+        await self._post_about(lease, "checkpoints", {"iteration": info.step, **_place(info)})
 
     async def heartbeat(self, lease: Assignment) -> str:
         """Renew the lease of a trial, and return the action that the service wants.
 
         The action is "continue", or the verdict that the trial will get at its next report.
         """
-        found = await self._post(f"/{lease['lease']}/heartbeat", None, patience_s=0.0)
+        found = await self._post_about(lease, "heartbeat", None, patience_s=0.0)
         return str(found["wanted"])
 
     async def log(self, lease: Assignment, chunks: Sequence[LogChunk]) -> None:
@@ -111,23 +111,28 @@ class Leases:
         for chunk in chunks:
             if chunk.size:
                 data = base64.b64encode(chunk.content()).decode()
-                await self._post(f"/{lease['lease']}/log", {"start": chunk.start, "data": data})
+                await self._post_about(lease, "log", {"start": chunk.start, "data": data})
 
     async def end(self, lease: Assignment, outcome: Outcome) -> None:
         """Tell the service how the segment of the trial has ended. Ignore the error if the lease has already ended."""
         failure = outcome.failure
         try:
             if outcome.kind == "returned":
-                await self._post(f"/{lease['lease']}/complete", None)
+                await self._post_about(lease, "complete", None)
             elif failure is None:
-                await self._post(f"/{lease['lease']}/release", None)
+                await self._post_about(lease, "release", None)
             else:
-                await self._post(f"/{lease['lease']}/fail", _failed(failure))
+                await self._post_about(lease, "fail", _failed(failure))
         except Gone:
             pass
 
-    async def _post(self, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
-        url = f"{self.address}{protocol.API}/experiments/{quote(self._experiment, safe='')}/assignments{path}"
+    async def _post_about(
+        self, lease: Assignment, call: str, body: Any, patience_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
+        return await self._post(lease["experiment_id"], f"/{lease['lease']}/{call}", body, patience_s)
+
+    async def _post(self, experiment: str, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        url = f"{self.address}{protocol.API}/experiments/{quote(experiment, safe='')}/assignments{path}"
         attempts = protocol.Attempts(safe=True, patience_s=patience_s, reached=self._reached)
         while True:
             answer: httpx.Response | None = None

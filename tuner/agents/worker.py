@@ -153,7 +153,7 @@ class Agent:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not stopping.done():
+            if not self._stopping.is_set():
                 return asking.result() or {}
             await asyncio.wait({asking}, timeout=ASKED_S)  # the service may just have leased a trial
             if asking.done() and asking.exception() is None and (lease := asking.result()):
@@ -184,7 +184,7 @@ class Agent:
                 launch = self._launch(lease)
             except TunerError as error:  # this agent can run no trial of the experiment; another one may
                 self._cannot = self._cannot or error
-                self._stopping.set()  # each loop gives its own trial back before `run` raises the error
+                await self.stop()  # the other loops give their trials back before `run` raises the error
                 await self._leases.end(lease, Outcome(kind="left"))
                 return
             outcome = await self._manager.run(launch, inbox=self)

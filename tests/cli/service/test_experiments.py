@@ -249,6 +249,16 @@ def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, 
     assert _spec(tmp_path / "spec.yaml") == {"name": "é", "value": value}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('{\n\t"seed": 1,\n}', "Expecting property name"), ('{\n\t"seed": NaN\n}', "NaN is not a number in JSON")],
+)
+def test_mistakes_in_json_are_not_blamed_on_its_tabs(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "spec.json").write_text(text)
+    with pytest.raises(SpecError, match=f"spec.json is not JSON: .*{message}"):
+        _spec(tmp_path / "spec.json")
+
+
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     monkeypatch.setenv("TUNER_ADDRESS", server)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))

@@ -72,6 +72,15 @@ def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: 
         backup(sqlite_url, tmp_path / "missing" / "copy")
 
 
+def test_a_folder_of_the_database_that_cannot_be_created_is_named(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path
+) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    with pytest.raises(StoreError, match=f"{tmp_path}/copy/home.* cannot be created: Not a directory; set TUNER_HOME"):
+        restore(f"sqlite:///{tmp_path}/copy/home/tuner.db", tmp_path / "copy")
+
+
 def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
@@ -270,6 +279,16 @@ def test_a_backup_of_sqlite_moves_to_postgresql(
     backup(sqlite_url, tmp_path / "copy")
     restore(postgres_url, tmp_path / "copy")
     assert rows(postgres_url) == rows(sqlite_url)
+
+
+def test_a_folder_for_temporary_files_on_a_network_disk_is_named(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    monkeypatch.setattr(connections, "file_system", lambda *_: ("nfs4", "/tmp"))
+    with pytest.raises(StoreError, match="^temporary files are in .* set TMPDIR to a folder on a local disk"):
+        restore("postgresql://nobody@localhost:1/nothing", tmp_path / "copy")
 
 
 @pytest.mark.postgres

@@ -172,3 +172,13 @@ def test_the_logs_of_an_experiment_that_runs_again_are_kept(store: Store, monkey
     assert continued
     assert [log.text for log in store.logs.of_trial(trial_id(again.public_id, 0))] == ["one\n"]
     assert store.logs.of_trial(trial_id(old.public_id, 0)) == []
+
+
+def test_the_logs_of_an_experiment_that_is_about_to_run_again_are_kept(store: Store) -> None:
+    """The driver may take a while to carry out the command."""
+    record, epoch, trials = begin(store)
+    store.logs.add(record.id, {(0, 1): chunks(b"one\n", 4)})
+    store.drivers.commit(record.id, epoch, Batch(log=[], trials=trials, state=ExperimentState.FAILED), T0 + 5)
+    store.commands.add(record.id, "continue")
+    assert (store.logs.prune(T0 + 10), store.logs.prunable(T0 + 10)) == (set(), set())
+    assert [log.text for log in store.logs.of_trial(trial_id(record.public_id, 0))] == ["one\n"]

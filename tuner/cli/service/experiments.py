@@ -46,7 +46,10 @@ PATIENCE_S = 5.0
 
 
 class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
-    """Reads YAML as the page does: 1e-5 is a number and 2026-01-31 is text. PyYAML takes them for text and for a date."""
+    """Reads 1e-5 as a number and 2026-01-31 as text, as the page does. PyYAML takes them for text and for a date.
+
+    Other words of YAML 1.1 are read as before, unlike on the page: yes and off are booleans, 010 is 8, and 1_000 is a number.
+    """
 
 
 Yaml.yaml_implicit_resolvers = {
@@ -303,9 +306,8 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             case "csv":
                 frame.to_csv(file, index=False)
             case "json":
-                rows = frame.astype(object).to_dict(
-                    "records"
-                )  # frame.to_json would round numbers to 15 decimal places at best
+                # frame.to_json would round numbers to 15 decimal places at best.
+                rows = frame.astype(object).to_dict("records")
                 file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
             case "parquet":
                 frame.to_parquet(file, index=False)
@@ -377,14 +379,17 @@ def _spec(file: Path) -> Mapping[str, Any]:
     """Return the spec in a YAML or JSON file."""
     try:
         content = file.read_bytes()
-        try:
-            found = json.loads(content, parse_constant=_refuse)
-        except ValueError:
-            found = yaml.load(content, Yaml)
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: the text is not UTF-8, or a number has too many digits
-        raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
+    try:
+        found = json.loads(content, parse_constant=_refuse)
+    except ValueError as no_json:
+        try:
+            found = yaml.load(content, Yaml)
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: for example a number with too many digits
+            if file.suffix == ".json":  # YAML's error may be about tabs, which JSON has
+                raise SpecError(f"{file} is not JSON: {no_json}") from no_json
+            raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
     return found

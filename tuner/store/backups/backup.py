@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
-from tuner.store.sql.connect import sqlite_file
+from tuner.store.sql.connect import make_folder, sqlite_file
 from tuner.store.sql.migrate import is_known
 
 BUSY_S = 30.0
@@ -90,7 +90,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         if target is None:
             _put_back_elsewhere(url, source, force)
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with closing(sqlite3.connect(target, BUSY_S)) as write:
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
                 raise Conflict(

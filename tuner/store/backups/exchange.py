@@ -17,7 +17,7 @@ from sqlalchemy import URL, Boolean, Connection, Table, text
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.sql import migrate
-from tuner.store.sql.connect import connect, shown_url, translated
+from tuner.store.sql.connect import connect, refuse_network_disk, shown_url, translated
 from tuner.store.sql.tables import metadata
 
 ROWS = 5_000
@@ -91,7 +91,13 @@ def reading(source: Path) -> sqlite3.Connection:
 
 
 def _make(target: Path) -> None:
-    """Make an SQLite file with the tables of this version, or migrate a file to them. Leave no write-ahead log beside it."""
+    """Make a temporary SQLite file with the tables of this version, or migrate one. Leave no write-ahead log beside it."""
+    try:
+        refuse_network_disk(target)
+    except StoreError as error:
+        raise StoreError(
+            f"temporary files are in {tempfile.gettempdir()}, which is on a network disk; set TMPDIR to a folder on a local disk"
+        ) from error
     engine = connect(URL.create("sqlite", database=str(target)), "NORMAL")
     try:
         migrate.migrate(engine)

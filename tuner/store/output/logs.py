@@ -34,15 +34,16 @@ _OPEN = """
 SELECT s.id, s.public_id, t.number, s.ordinal, s.placement FROM segment s JOIN trial t ON t.id = s.trial_id
 WHERE t.experiment_id = ? AND s.placement IS NOT NULL AND (s.ended_at IS NULL OR s.ended_at >= ?)"""
 _LAST_END = "SELECT MAX(s.ended_at) FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ?"
-_PRUNE = """
+_PRUNABLE = """e.ended_at < ? AND NOT EXISTS (
+  SELECT 1 FROM command k WHERE k.experiment_id = e.id AND k.state = 'pending' AND k.command = 'continue')"""
+_PRUNE = f"""
 DELETE FROM log_chunk WHERE segment_id IN (
   SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id JOIN experiment e ON e.id = t.experiment_id
-  WHERE e.id = ? AND e.ended_at < ?)"""
-_OLD = """
-SELECT e.id, e.public_id FROM experiment e WHERE e.ended_at < ? AND EXISTS (
+  WHERE e.id = ? AND {_PRUNABLE})"""
+_OLD = f"""
+SELECT e.id, e.public_id FROM experiment e WHERE {_PRUNABLE} AND EXISTS (
   SELECT 1 FROM log_chunk c JOIN segment s ON s.id = c.segment_id JOIN trial t ON t.id = s.trial_id
   WHERE t.experiment_id = e.id)"""
-_PRUNABLE = "SELECT public_id FROM experiment WHERE ended_at < ?"
 _LAST_S = 60.0
 _PROJECT = "SELECT e.project FROM trial t JOIN experiment e ON e.id = t.experiment_id WHERE t.public_id = ?"
 _ENDED = "SELECT rank FROM log_chunk WHERE segment_id = ? AND size = 0"
@@ -102,7 +103,10 @@ class Logs:
             return _recent(cursor, experiment_id, since, ends)
 
     def prune(self, before: float) -> set[str]:
-        """Delete the logs of experiments that ended before this time. Return the public ids of those that lost their logs."""
+        """Delete the logs of experiments that ended before this time, unless a user has asked to continue them.
+
+        Return the public ids of those that lost their logs.
+        """
         with self._database.cursor() as (cursor, _):
             old = {row[0]: row[1] for row in cursor.rows(_OLD, (before,))}
         lost = set()
@@ -114,9 +118,9 @@ class Logs:
         return lost
 
     def prunable(self, before: float) -> set[str]:
-        """Return the public ids of the experiments that ended before this time, with or without logs."""
+        """Return the public ids of the experiments whose logs `prune` may delete, also of those without logs."""
         with self._database.cursor() as (cursor, _):
-            return {row[0] for row in cursor.rows(_PRUNABLE, (before,))}
+            return {row[0] for row in cursor.rows(f"SELECT e.public_id FROM experiment e WHERE {_PRUNABLE}", (before,))}
 
     def ends(self, experiment_id: int) -> dict[LogKey, int]:
         """Return a dict from (trial, segment, rank) to the current end of the log, for each log of an experiment."""

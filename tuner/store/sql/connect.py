@@ -93,14 +93,7 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
         raise StoreError("an SQLite database must be a file, because the driver and the API are separate processes")
     path = sqlite_file(url.database)
     refuse_network_disk(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
-        raise StoreError(
-            f"the folder of the database, {str(path.parent)!r}, cannot be created: {why}; set TUNER_HOME or "
-            "TUNER_DATABASE_URL to a place in which this user may write"
-        ) from error
+    make_folder(path.parent)
     engine = create_engine(
         url.set(database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
     )
@@ -128,6 +121,18 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
 def sqlite_file(database: str) -> Path:
     """Return the path of the file that the database of an SQLite URL names. ``~`` is the home of the user."""
     return Path(database).expanduser().absolute()
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder of a database unless it exists. Raise StoreError if it cannot be created."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise StoreError(
+            f"the folder of the database, {str(folder)!r}, cannot be created: {why}; set TUNER_HOME or "
+            "TUNER_DATABASE_URL to a place in which this user may write"
+        ) from error
 
 
 def _write_ahead(cursor: Any) -> None:
