@@ -60,8 +60,8 @@ from tuner.errors import ServiceError
 
 asks = Leases.ask
 
-async def ask(self):
-    found = await asks(self, 1.0)
+async def ask(self, request):
+    found = await asks(self, request, 1.0)
     if found is None:
         raise ServiceError("no second trial", 500)
     return found
@@ -176,6 +176,22 @@ def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     assert process.returncode == 0, output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_an_agent_that_is_told_to_end_takes_its_request_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """The next trial was lent to the agent that had ended, and then waited until the lease ended."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=2, limits={"max_concurrent_trials": 1})
+    service.ask(name, agent="gpu-7")
+    process = start(started, agent(service.url, "--experiment", name, "job.py:train"), tmp_path)
+    service.until("an agent that asks", lambda: len(service.get("/cluster")["agents"]) == 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert [one["name"] for one in service.get("/cluster")["agents"]] == ["gpu-7"]
 
 
 def test_an_agent_ends_although_the_service_does_not_answer(
