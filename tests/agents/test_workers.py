@@ -142,6 +142,21 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
     assert sum(item["text"].count("epoch 1 of") for items in logs for item in items) == 2, "weights were loaded"
 
 
+def test_the_worker_groups_of_an_agent_learn_of_each_report(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1, max_t=2)
+    noting = """
+from tuner.trials.groups.segments.manager import GroupManager
+GroupManager.reported = lambda self, segment_id: print("a report of", segment_id, flush=True)
+"""
+    command = agent(service.url, "--experiment", name, "job.py:train", before=noting)
+    output, _ = start(started, command, tmp_path).communicate(timeout=60)
+    assert "a report of seg_" in output
+
+
 def test_an_agent_is_killed_and_another_goes_on(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:

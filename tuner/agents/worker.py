@@ -331,8 +331,9 @@ class Agent:
 
     async def _report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         running = self._running.get(segment_id)
-        if running is None or running.gone:
+        if running is None or running.gone or self._manager is None:
             return Verdict(action="stop", reason="this trial has ended here")
+        self._manager.reported(segment_id)
         try:
             verdict, wanted = await self._leases.report(running.lease, reports)
         except Gone as error:
@@ -342,6 +343,7 @@ class Agent:
             why = _first_line(error)
             self._later(self._refused(running, why))
             return Verdict(action="stop", reason=why)
+        self._manager.reported(segment_id)
         running.last, running.verdict = reports[-1].metrics, verdict
         if not reports[-1].waits:
             self._interrupt_if_wanted(running, wanted)
