@@ -189,6 +189,7 @@ def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
+    assert "given back" in output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
 
@@ -224,6 +225,7 @@ def test_an_agent_ends_although_the_service_does_not_answer(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "the service does not answer" in output
+    assert "given back" not in output
 
 
 def test_an_agent_continues_if_another_experiment_gets_the_same_name(

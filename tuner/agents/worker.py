@@ -202,9 +202,13 @@ class Agent:
         finally:
             beating.cancel()
             self._running.pop(name, None)
-        self._work.say(f"trial {lease['trial']}: {_how(running, outcome)}")
+        how = f"trial {lease['trial']}: {_how(running, outcome)}"
+        if outcome.kind != "left":
+            self._work.say(how)
         if not running.gone:
             await self._leases.end(lease, outcome)
+        if outcome.kind == "left":  # now the trial has been given back; before, the service might not have answered
+            self._work.say(how)
 
     def _launch(self, lease: Assignment) -> Launch:
         source = lease["checkpoint"]
