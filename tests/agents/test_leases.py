@@ -28,7 +28,7 @@ def test_an_answer_of_another_server_is_explained(answer: httpx.Response, said: 
         leases._http = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: answer))
         try:
             with pytest.raises(ServiceError, match=said):
-                await leases.ask()
+                await leases.ask("r1")
         finally:
             await leases.close()
 

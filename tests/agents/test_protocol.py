@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -125,6 +127,38 @@ def test_the_cluster_has_the_agents_that_ask_for_a_trial(sqlite_service: AgentSe
     service.about(got, "complete", {"metrics": {"loss": 0.5}})
     asks.join(30)
     assert [one["name"] for one in service.get("/cluster")["agents"]] == ["cpu-1"]
+
+
+def test_a_repeated_request_replaces_the_one_that_waits(sqlite_service: AgentService) -> None:
+    """The first request had stayed, and could get a trial that nobody would run."""
+    service = sqlite_service
+    name = service.create(num_samples=2, limits={"max_concurrent_trials": 1})
+    service.ask(name, agent="gpu-7")
+    path, body = f"/experiments/{name}/assignments", {"agent": "cpu-1", "request": "r1"}
+    first = threading.Thread(target=lambda: service.post(path, {**body, "wait_s": 30}, 204))
+    first.start()
+    service.until("an agent that asks", lambda: len(service.get("/cluster")["agents"]) == 2)
+    service.post(path, {**body, "wait_s": 0}, 204)
+    assert [one["name"] for one in service.get("/cluster")["agents"]] == ["gpu-7"]
+    first.join(10)
+    assert not first.is_alive()
+
+
+@pytest.mark.parametrize("key", [{}, {"request": "r1"}])
+def test_a_request_whose_connection_is_cut_gets_no_trial(sqlite_service: AgentService, key: dict[str, str]) -> None:
+    """A trial was lent to an agent that had gone while it waited for one. The trial then waited until the lease ended."""
+    service = sqlite_service
+    name = service.create(num_samples=2, limits={"max_concurrent_trials": 1})
+    got = service.ask(name, agent="gpu-7")
+    body = json.dumps({"agent": "cpu-1", "wait_s": 60, **key})
+    with socket.create_connection((service.client.base_url.host, service.client.base_url.port)) as connection:
+        head = f"POST /api/v1/experiments/{name}/assignments HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        connection.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n{body}".encode())
+        service.until("an agent that asks", lambda: len(service.get("/cluster")["agents"]) == 2)
+    service.until("the request is withdrawn", lambda: len(service.get("/cluster")["agents"]) == 1, 10.0)
+    service.about(got, "complete", {"metrics": {"loss": 0.5}})
+    again = service.ask(name, agent="gpu-7")
+    assert (again["trial"], again["segment"]) == (1, 1)
 
 
 def test_the_limit_of_the_spec_counts(sqlite_service: AgentService) -> None:

@@ -60,8 +60,8 @@ from tuner.errors import ServiceError
 
 asks = Leases.ask
 
-async def ask(self):
-    found = await asks(self, 1.0)
+async def ask(self, request):
+    found = await asks(self, request, 1.0)
     if found is None:
         raise ServiceError("no second trial", 500)
     return found
@@ -157,6 +157,21 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
     assert sum(item["text"].count("epoch 1 of") for items in logs for item in items) == 2, "weights were loaded"
 
 
+def test_the_worker_groups_of_an_agent_learn_of_each_report(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1, max_t=2)
+    noting = """
+from tuner.trials.groups.segments.manager import GroupManager
+GroupManager.reported = lambda self, segment_id: print("a report of", segment_id, flush=True)
+"""
+    command = agent(service.url, "--experiment", name, "job.py:train", before=noting)
+    output, _ = start(started, command, tmp_path).communicate(timeout=60)
+    assert "a report of seg_" in output
+
+
 def test_an_agent_is_killed_and_another_goes_on(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -189,8 +204,25 @@ def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
+    assert "given back" in output
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
+
+
+def test_an_agent_that_is_told_to_end_takes_its_request_back(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """The next trial was lent to the agent that had ended, and then waited until the lease ended."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=2, limits={"max_concurrent_trials": 1})
+    service.ask(name, agent="gpu-7")
+    process = start(started, agent(service.url, "--experiment", name, "job.py:train"), tmp_path)
+    service.until("an agent that asks", lambda: len(service.get("/cluster")["agents"]) == 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert [one["name"] for one in service.get("/cluster")["agents"]] == ["gpu-7"]
 
 
 def test_an_agent_ends_although_the_service_does_not_answer(
@@ -208,6 +240,7 @@ def test_an_agent_ends_although_the_service_does_not_answer(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "the service does not answer" in output
+    assert "given back" not in output
 
 
 def test_an_agent_continues_if_another_experiment_gets_the_same_name(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -55,8 +54,10 @@ class Leases:
         """Close the connections to the service."""
         await self._http.aclose()
 
-    async def ask(self, wait_s: float = ASK_S) -> Assignment | None:
+    async def ask(self, request: str, wait_s: float = ASK_S) -> Assignment | None:
         """Lease a trial to train, or return None if the service has none within `wait_s` seconds.
+
+        request: a name for this request. A second call with the same name replaces the first one, or returns its trial.
 
         Raises:
             Gone: the experiment has ended.
@@ -64,7 +65,7 @@ class Leases:
         """
         body = {
             "agent": self._agent,
-            "request": uuid.uuid4().hex,
+            "request": request,
             "wait_s": wait_s,
             "lease_s": self._lease_s,
             "late_checkpoints": True,

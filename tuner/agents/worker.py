@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ BEAT_S = 5.0
 LAST_WORDS_S = 5.0
 """Seconds that a trial's process may take to send the end of its log after the trial has ended."""
 ASKED_S = 1.0
-"""Seconds for which an agent that stops waits for the answer to its request for a trial, to give the trial back."""
+"""Seconds that an agent that stops may take to take its request for a trial back, since the service may not answer."""
 GIVE_BACK_S = 20.0
 """Seconds that an agent that stops may take to give its trials back, since the service may not answer."""
 
@@ -149,15 +150,14 @@ class Agent:
 
     async def _ask(self) -> Assignment | None:
         """Lease a trial. Return an empty dict if the service has none now, or None if this agent should stop."""
-        asking = asyncio.create_task(self._leases.ask())
+        request = uuid.uuid4().hex
+        asking = asyncio.create_task(self._leases.ask(request))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not self._stopping.is_set():
                 return asking.result() or {}
-            await asyncio.wait({asking}, timeout=ASKED_S)  # the service may just have leased a trial
-            if asking.done() and asking.exception() is None and (lease := asking.result()):
-                await self._leases.end(lease, Outcome(kind="left"))
+            await self._take_back(request)
             return None
         except Gone as error:
             if not self._over:  # several requests for trials can end like this; print the error only once
@@ -167,6 +167,15 @@ class Agent:
         finally:
             asking.cancel()
             stopping.cancel()
+            await asyncio.gather(asking, stopping, return_exceptions=True)
+
+    async def _take_back(self, request: str) -> None:
+        """Take back a request for a trial. If the service has just leased a trial for it, give the trial back."""
+        lease: Assignment | None = None
+        with contextlib.suppress(ServiceError, Gone, TimeoutError):
+            lease = await asyncio.wait_for(self._leases.ask(request, wait_s=0.0), ASKED_S)
+        if lease:
+            await self._leases.end(lease, Outcome(kind="left"))
 
     # -- one trial ---------------------------------------------------------------------------------------------------------
 
@@ -193,9 +202,13 @@ class Agent:
         finally:
             beating.cancel()
             self._running.pop(name, None)
-        self._work.say(f"trial {lease['trial']}: {_how(running, outcome)}")
+        how = f"trial {lease['trial']}: {_how(running, outcome)}"
+        if outcome.kind != "left":
+            self._work.say(how)
         if not running.gone:
             await self._leases.end(lease, outcome)
+        if outcome.kind == "left":  # now the trial has been given back; before, the service might not have answered
+            self._work.say(how)
 
     def _launch(self, lease: Assignment) -> Launch:
         source = lease["checkpoint"]
@@ -322,8 +335,9 @@ class Agent:
 
     async def _report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         running = self._running.get(segment_id)
-        if running is None or running.gone:
+        if running is None or running.gone or self._manager is None:
             return Verdict(action="stop", reason="this trial has ended here")
+        self._manager.reported(segment_id)
         try:
             verdict, wanted = await self._leases.report(running.lease, reports)
         except Gone as error:
@@ -333,6 +347,7 @@ class Agent:
             why = _first_line(error)
             self._later(self._refused(running, why))
             return Verdict(action="stop", reason=why)
+        self._manager.reported(segment_id)
         running.last, running.verdict = reports[-1].metrics, verdict
         if not reports[-1].waits:
             self._interrupt_if_wanted(running, wanted)

@@ -97,6 +97,12 @@ class Executors:
 
     # -- for all executors that have been used
 
+    def reported(self, segment_id: str) -> None:
+        """Record the time at which a report of a segment arrives or is answered; see `GroupManager.reported`."""
+        for groups in (self._groups, self._local_groups):
+            if groups is not None:
+                groups.reported(segment_id)
+
     def stats(self) -> dict[str, int]:
         """Return the counts of `SegmentGroups.stats`, summed over all executors."""
         found: dict[str, int] = {}

@@ -231,10 +231,12 @@ class Host:
         found = self.segments.get(segment_id)
         if found is None:
             return None
+        self.executors.reported(segment_id)
         begun = time.perf_counter()
         what = "verdict" if reports and reports[-1].waits else "report"
         with tracing.span(what, segment=segment_id, trial=found.ref.trial, reports=len(reports)):
             answer = await found.inbound.report(found.ref, found.start_iteration, reports)
+        self.executors.reported(segment_id)
         took = time.perf_counter() - begun
         self._metrics.reports.add(took)
         if reports and reports[-1].waits:

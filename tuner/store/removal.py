@@ -31,6 +31,8 @@ UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION
 WHERE id = ?"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+_DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
+_WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
 _LOCK_CODE = "UPDATE code SET hash = hash WHERE hash = ?"
 _CODE = """
@@ -46,6 +48,8 @@ def seize(database: Database, experiment_id: int, now: float) -> None:
 def remove(database: Database, experiment_id: int) -> None:
     """Delete the experiment and all its rows, in several transactions, and release the disk space that they used.
 
+    Webhooks that are told of this experiment only are deleted, too.
+
     If a call is interrupted, call `remove` again. Raise NotFound if there is no such experiment.
     """
     while True:
@@ -57,7 +61,7 @@ def remove(database: Database, experiment_id: int) -> None:
                 _delete(cursor, table, "segment_id", segments)
             _delete(cursor, "segment", "id", segments)
     with database.write() as cursor:
-        rows = cursor.rows("SELECT code_hash FROM experiment WHERE id = ?", (experiment_id,))
+        rows = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))
         if not rows:
             raise NotFound(f"no experiment with the internal id {experiment_id}")
         keys = [row[0] for row in cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ?", (experiment_id,))]
@@ -66,10 +70,13 @@ def remove(database: Database, experiment_id: int) -> None:
         for table in OF_EXPERIMENTS:
             _delete(cursor, table, "experiment_id", [experiment_id])
         _delete(cursor, "experiment", "id", [experiment_id])
-        if rows[0][0] is not None:
+        [(code, public_id)] = rows
+        cursor.execute(_DELIVERIES, (public_id,))
+        cursor.execute(_WEBHOOKS, (public_id,))
+        if code is not None:
             if cursor.backend == "postgresql":
-                cursor.execute(_LOCK_CODE, (rows[0][0],))
-            cursor.execute(_CODE, (rows[0][0],))
+                cursor.execute(_LOCK_CODE, (code,))
+            cursor.execute(_CODE, (code,))
     with contextlib.suppress(StoreError):  # the experiment is deleted; the next deletion frees the space
         database.shrink()
 

@@ -25,6 +25,7 @@ from tuner.hosts.host import Host
 from tuner.hosts.scripts import local_host
 from tuner.settings import Settings
 from tuner.store import Store
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.usercode.trainable import by_value
 
 SPACE = {"x": tuner.uniform(0, 1)}
@@ -62,6 +63,14 @@ def notes(result: tuner.Result) -> list[str]:
     with Store.open(Settings.from_env().database_url) as store:
         log = store.drivers.load(store.experiments.get(result.experiment_id).id)
         return [entry.reason for _, entry in log if isinstance(entry, d.Note)]
+
+
+def test_the_worker_groups_learn_of_each_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(GroupManager, "reported", lambda self, segment_id: noted.append(segment_id))
+    search(num_samples=1)
+    assert noted
+    assert len(set(noted)) == 1
 
 
 def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() -> None:

@@ -294,3 +294,32 @@ def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     store.webhooks.create(URL, ["trial.failed"])
     with pytest.raises(SpecError, match="there are already 1 webhooks"):
         store.webhooks.create(URL, ["trial.failed"])
+
+
+def test_the_webhooks_of_an_experiment_are_deleted_with_it(store: Store) -> None:
+    """They had stayed, and counted towards the limit, although nothing could happen to them any more."""
+    made, other = begin(store), begin(store)
+    bound, elsewhere = (
+        store.webhooks.create(URL, ["experiment.completed"], experiment=one.public_id) for one in (made[0], other[0])
+    )
+    general = store.webhooks.create(URL, ["experiment.completed"])
+    commit(store, made, [], ExperimentState.COMPLETED)
+    store.webhooks.collect()
+    assert told(store, bound.public_id) == ["experiment.completed"]
+    store.experiments.remove(made[0].id)
+    assert [hook.public_id for hook in store.webhooks.all()] == [general.public_id, elsewhere.public_id]
+    assert told(store, general.public_id) == ["experiment.completed"]
+    assert [due.webhook for due in store.webhooks.claim(10, 60)] == [general.id]
+    assert store.webhooks.prune(0.0) == 0, "no delivery is left behind"
+
+
+def test_the_webhooks_that_deleted_experiments_left_behind_are_deleted(store: Store) -> None:
+    made, _, _ = begin(store)
+    kept = [
+        store.webhooks.create(URL, ["trial.failed"], experiment=experiment).public_id
+        for experiment in (None, made.public_id)
+    ]
+    left = store.webhooks.create(URL, ["trial.failed"], experiment="exp_0123456789abcdef0123").public_id
+    store.webhooks.test(left)
+    assert store.webhooks.prune(0.0) == 1
+    assert {hook.public_id for hook in store.webhooks.all()} == set(kept)

@@ -119,6 +119,7 @@ def trial(
     world_size: int = 1,
     objective: str | None = None,
     start_iteration: int = 0,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[Driver]:
     """Inside: a trial of one rank, which leaves at report `leave_at`. The exception of leaving stays inside."""
     driver = Driver(leave_at, action)
@@ -133,6 +134,7 @@ def trial(
         local_world_size=world_size,
         node_rank=0,
         start_iteration=start_iteration,
+        config=config or {},
     )
     running = Session(context, reports=driver, peers=None, saver=driver, checkpoint=checkpoint, objective=objective)
     session.activate(running)

@@ -292,6 +292,32 @@ def test_a_pause_leaves_no_trace(flavour: str, schedule: Any, limit: dict[str, A
 
 
 @both
+def test_a_trial_that_was_paused_when_early_stopping_ended_it_ends(flavour: str) -> None:
+    """It had trained for one more epoch, so its last report was another one than without the pause."""
+    pl = importlib.import_module(flavour)
+
+    def stopped(**more: Any) -> Any:
+        callbacks = [pl.callbacks.EarlyStopping("val_loss", patience=2, min_delta=10.0)]
+        return fit(flavour, plain, CONFIG, callbacks=callbacks, **more)[1]
+
+    with trial() as whole:
+        expected = stopped()
+    assert len(whole.reports) == 3
+    with trial(3) as first:
+        stopped()
+    with trial(checkpoint=first.saved, start_iteration=3) as second:
+        model = stopped()
+    assert second.reports == []
+    assert torch.equal(model.layer.weight, expected.layer.weight)
+    with trial(checkpoint=first.saved, start_iteration=3) as third:
+        stopped(min_epochs=5)
+    assert len(third.reports) == 2, "min_epochs holds, as without the pause"
+    with trial(checkpoint=first.saved, start_iteration=3, config={"lr": 0.5}) as other:
+        stopped()
+    assert len(other.reports) == 1, "with another configuration, as after an exploit, it may still improve"
+
+
+@both
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_after_an_exploit_the_new_learning_rate_is_in_force_where_the_schedule_stands(
     flavour: str, schedule: Any

@@ -7,6 +7,8 @@ the driver host, which lends the trials (`tuner.hosts.agents`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -25,9 +27,9 @@ from tuner.api.answers import (
     optional_json_body,
     plain_text,
 )
-from tuner.api.context import Context, Here
+from tuner.api.context import LOOK_S, Context, Here
 from tuner.api.schemas import Model, Problem
-from tuner.errors import Conflict, Gone, SpecError
+from tuner.errors import Conflict, Gone, SpecError, TunerError
 from tuner.experiment.operations.usecases import found_for_agents
 from tuner.hosts.refusals import raised
 from tuner.store import ExperimentRecord, Store
@@ -65,7 +67,12 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     record = await asyncio.to_thread(_open, here.store, experiment)
     asked = given.model_dump()
     asked["agent"] = given.agent or (request.client.host if request.client is not None else "agent")
-    found = await _ask(here, "ask", record.public_id, asked, given.wait_s + ANSWER_S)
+    asked["call"] = call = secrets.token_hex(8)
+    watching = asyncio.create_task(_withdraw_if_cut(here, request, record.public_id, call))
+    try:
+        found = await _ask(here, "ask", record.public_id, asked, given.wait_s + ANSWER_S)
+    finally:
+        watching.cancel()
     assignment = found["assignment"]
     if assignment is None:
         await asyncio.to_thread(_open, here.store, experiment)
@@ -173,6 +180,14 @@ def _open(store: Store, name: str) -> ExperimentRecord:
     if record.state.ended:
         raise Gone(f"{record.public_id} ({record.name}) has ended: it is {record.state}")
     return record
+
+
+async def _withdraw_if_cut(here: Context, request: Request, experiment: str, call: str) -> None:
+    """Withdraw a request that waits for a trial once its connection is cut, so that no trial is lent to an agent that is gone."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(LOOK_S)
+    with contextlib.suppress(TunerError):  # the driver does not answer
+        await _ask(here, "withdraw", experiment, {"call": call}, ANSWER_S)
 
 
 async def _about(here: Context, question: str, name: str, lease: str, said: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -265,6 +265,9 @@ class AgentGroups(SegmentGroups):
         try:
             if question == "ask":
                 return {"assignment": await self._ask(experiment, arguments)}
+            if question == "withdraw":
+                self._withdraw(experiment, arguments["call"])
+                return {"ended": True}
             return await self._about_lease(question, experiment, arguments)
         except REFUSALS as error:
             return refusal(error)
@@ -272,12 +275,15 @@ class AgentGroups(SegmentGroups):
     async def _ask(self, experiment: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """Lend a segment and return it as JSON; None if none is ready within `wait_s`.
 
-        If an agent repeats a request, which it identifies by `request`, it gets the same segment again.
+        If an agent repeats a request, which it identifies by `request`, it gets the same segment again. If the first request
+        still waits, it ends with None, since the agent no longer reads its answer.
         """
         queue = self._queue(experiment)
-        if (request := given.get("request")) and (again := self._lent(queue, request)) is not None:
-            again.renew()
-            return assignment(again)
+        if request := given.get("request"):
+            if (again := self._lent(queue, request)) is not None:
+                again.renew()
+                return assignment(again)
+            _end_waiting(queue, "request", request)
         found: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
         queue.asking.append((found, given))
         self._count(experiment, queue)
@@ -291,6 +297,11 @@ class AgentGroups(SegmentGroups):
             queue.asking = deque(one for one in queue.asking if one[0] is not found)
             self._count(experiment, queue)
         return assignment(lease) if lease is not None else None
+
+    def _withdraw(self, experiment: str, call: str) -> None:
+        """End a waiting request with None, because its connection was cut. `call` is the service's name for the request."""
+        if (queue := self._queues.get(experiment)) is not None:
+            _end_waiting(queue, "call", call)
 
     @staticmethod
     def _lent(queue: Queue, request: str) -> Lease | None:
@@ -518,6 +529,13 @@ class AgentGroups(SegmentGroups):
 
     def _queue(self, experiment: str) -> Queue:
         return self._queues.setdefault(experiment, Queue())
+
+
+def _end_waiting(queue: Queue, key: str, value: str) -> None:
+    """End the waiting requests in which `key` has this value, with None."""
+    for found, given in queue.asking:
+        if given.get(key) == value and not found.done():
+            found.set_result(None)
 
 
 def _ranks(lease: Lease) -> list[Mapping[str, Any]]:

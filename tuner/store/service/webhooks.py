@@ -178,6 +178,8 @@ UPDATE webhook_delivery SET state = 'delivered', last_status = ?, last_error = N
 _FAILED_ATTEMPT = """
 UPDATE webhook_delivery SET state = ?, last_status = ?, last_error = ?, next_at = ?, ended_at = ?
 WHERE id = ? AND attempts = ? AND state = 'pending'"""
+_ABANDONED = """
+DELETE FROM webhook WHERE experiment IS NOT NULL AND experiment NOT IN (SELECT public_id FROM experiment)"""
 _PRUNE = """
 DELETE FROM webhook_delivery WHERE ended_at < ? AND event <> 'objective.reached'
   OR webhook_id NOT IN (SELECT id FROM webhook)"""
@@ -437,9 +439,12 @@ class Webhooks:
     def prune(self, before: float) -> int:
         """Delete deliveries that ended before this time, and all deliveries of deleted webhooks. Return how many were deleted.
 
+        First delete webhooks of experiments that no longer exist. Older versions left them behind.
+
         Deliveries of `objective.reached` are kept, because they show that a webhook has already received this event.
         """
         with self._database.write() as cursor:
+            cursor.execute(_ABANDONED)
             cursor.execute(_PRUNE, (before,))
             return cursor.rowcount
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -151,6 +152,9 @@ class ReportCallback(Flavoured):
         self._begun = running is not None and running.context.start_iteration + running.count > 0
         self._note_configured(trainer)
         if self._restored is not None:
+            if self._restored.get("should_stop") and self._restored.get("config") == _config(running):
+                # Lightning restores the state of EarlyStopping, but not what this has decided.
+                trainer.should_stop = True
             assert self._configured is not None
             states, self._optimizer_states = self._optimizer_states, ()
             _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
@@ -230,6 +234,8 @@ class ReportCallback(Flavoured):
             "between_epochs": between,
             "steps_per_epoch": _steps_per_epoch(trainer),
             "found": _found(trainer),
+            "should_stop": trainer.should_stop,
+            "config": _config(session.current()),
         }
 
     # -- reports
@@ -334,6 +340,11 @@ def _say_new(changes: Sequence[str]) -> None:
 
 def _logged(trainer: Any) -> dict[str, float]:
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def _config(running: session.Session | None) -> str:
+    """Return a trial's configuration as text. After an exploit, it differs from that of the checkpoint."""
+    return "" if running is None else json.dumps(running.context.config, sort_keys=True, default=repr)
 
 
 def _schedulers(trainer: Any) -> list[Any]:

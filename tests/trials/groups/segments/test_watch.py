@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,11 +40,11 @@ def answered(answer: Any) -> asyncio.Future[Any]:
     return future
 
 
-def watch_over(ranks: int) -> Watch:
+def watch_over(ranks: int, limits: Limits | None = None) -> Watch:
     places = [Placed(rank=rank, node="node", host="host", ip="10.0.0.1", pid=100 + rank) for rank in range(ranks)]
     workers = [SimpleNamespace(node="node", oom_kills=0) for _ in range(ranks)]
     group = cast(Any, SimpleNamespace(actors=[], workers=workers, placed=lambda: places))
-    launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=Limits()))
+    launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=limits or Limits()))
     return Watch(SegmentRun(launch, asyncio.get_running_loop().create_future(), group), group, Pool())
 
 
@@ -98,3 +99,27 @@ def test_the_connection_error_of_a_single_rank_is_its_own() -> None:
 
     for failure in asyncio.run(run()):
         assert (failure.kind, failure.cause) == ("user", "exception")
+
+
+def test_ranks_that_do_not_answer_hang_only_if_the_last_report_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial was killed 20 s after the first question that no rank answered, although it had reported just before."""
+    monkeypatch.setattr(watch, "_UNRESPONSIVE_S", 0.05)
+    monkeypatch.setattr(watch, "LOOK_S", 0.02)
+    reported_at: list[float] = []
+
+    async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+        if question == "progress" and not reported_at:
+            run.reported_at = time.monotonic()
+            reported_at.append(run.reported_at)
+        return {0: TimeoutError()} if question == "progress" else {}
+
+    async def failure_and_seconds() -> tuple[Failure | None, float]:
+        watching = watch_over(1, Limits(hang_timeout_s=1.0))
+        outcome = await asyncio.wait_for(watching.until_ended([answered(...)]), 30)
+        return outcome.failure, time.monotonic() - reported_at[0]
+
+    monkeypatch.setattr(SegmentRun, "ask", ask)
+    failure, seconds = asyncio.run(failure_and_seconds())
+    assert failure is not None
+    assert failure.cause == "hang"
+    assert seconds >= 1.0, "no report for 1 s"

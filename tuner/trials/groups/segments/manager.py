@@ -219,6 +219,11 @@ class GroupManager:
         else:
             running.interrupt = action
 
+    def reported(self, segment_id: str) -> None:
+        """Record the time at which a report of a segment arrives or is answered, so that the segment does not count as hung."""
+        if (running := self._running.get(segment_id)) is not None:
+            running.reported_at = time.monotonic()
+
     async def _grace(self, running: SegmentRun) -> None:
         grace = running.launch.limits.stop_grace_s
         await asyncio.sleep(grace)

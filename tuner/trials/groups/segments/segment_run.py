@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -72,6 +73,7 @@ class SegmentRun:
     ending: asyncio.Future[Ending]
     group: Group | None = None
     training: bool = False
+    reported_at: float = -math.inf  # when the newest report arrived or was answered, by the monotonic clock
     over: bool = False
     interrupt: str | None = None  # an interrupt that arrived while the ranks were getting ready
     measuring: dict[int, asyncio.Task[dict[str, float]]] = field(default_factory=dict)  # pending requests, by rank

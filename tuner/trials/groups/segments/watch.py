@@ -241,7 +241,8 @@ class Watch:
         unresponsive = [rank for rank in ranks if rank not in known]
         if unresponsive and len(unresponsive) == len(ranks):
             since = self._unresponsive_since = self._unresponsive_since or asked_at
-            return unresponsive[0], float("inf") if time.monotonic() - since >= _UNRESPONSIVE_S else 0.0
+            now = time.monotonic()
+            return unresponsive[0], now - self._run.reported_at if now - since >= _UNRESPONSIVE_S else 0.0
         self._unresponsive_since = None
         limit = self._run.saving_s
         excused = [
