@@ -199,11 +199,6 @@ def _move(space: Space, path: str, mutation: Mutation) -> _Move:
             raise SpecError("some values are outside the parameter's domain", f"/scheduler/{AT}/{path}")
         if (source.kind == "choice") != (target.kind == "choice") and source.kind != "choice":
             raise SpecError("a range of numbers does not fit a parameter that is a choice", f"/scheduler/{AT}/{path}")
-        if source.numeric and target.numeric and (source.lower > target.upper or source.upper < target.lower):
-            message = (
-                f"{_range(source)} is outside the parameter's domain, {_range(target)}: each value would be clipped"
-            )
-            raise SpecError(message, f"/scheduler/{AT}/{path}")
         return _Move(target, source)
     return _Move(target, None, mutation.function)
 
@@ -215,10 +210,6 @@ def _inside(parameter: Parameter, value: Any, fallback: Any) -> Any:
     if parameter.kind == "choice" or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         return fallback
     return parameter.clip(value)
-
-
-def _range(parameter: Parameter) -> str:
-    return f"{shown(parameter.lower)} to {shown(parameter.upper)}"
 
 
 def _words(value: Any) -> str:
