@@ -85,6 +85,28 @@ def test_an_import_that_fails_on_all_ranks_is_a_mistake_in_the_code(monkeypatch:
     assert named([refused, refused], [NOT_PREPARED, NOT_PREPARED]).kind == "spec"
 
 
+@pytest.mark.parametrize(
+    ("ready", "trained", "before"),
+    [
+        ([RankLost(-9), ...], [..., ...], True),
+        ([None, RankLost(-9)], [], True),  # nobody has been asked to train
+        ([None, RankLost(-9)], [..., ...], False),
+        ([None, RESET], [RankLost(-9), NOT_PREPARED], False),  # in the training function
+    ],
+)
+def test_a_process_that_dies_once_a_rank_may_train_was_not_lost_before(
+    ready: list[Any], trained: list[Any], before: bool
+) -> None:
+    """The segment then ran again in another warm group, although the reports of its training counted."""
+
+    async def run() -> tuple[bool, bool]:
+        watch = watch_over(2)
+        assert isinstance(await watch.until_ready([*map(answered, ready)], [*map(answered, trained)]), Failure)
+        return watch.lost_rank, watch.lost_before_training
+
+    assert asyncio.run(run()) == (True, before)
+
+
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)
 
 

@@ -46,6 +46,7 @@ class Watch:
     def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
         self._run, self._group, self._pool = run, group, pool
         self.lost_rank = False  # True once a rank's process has died
+        self.lost_before_training = False  # True if one has died when no rank can have called the training function yet
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
@@ -76,6 +77,9 @@ class Watch:
                 for task in done:
                     pending.discard(task)
                     found = await self._result(task, tasks[task])
+                    if isinstance(found, Failure):
+                        # The ranks that have been asked to train do so as soon as they are ready.
+                        self.lost_before_training = not (trained and _any_ready(tasks))
                     if isinstance(found, (NotReusable, Failure)):
                         return found
                     if isinstance(found, RankError):
@@ -324,6 +328,10 @@ def _peer_lost(communication: Failure) -> Failure:
 
 def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
     return {asyncio.create_task(answer(ref)): rank for rank, ref in enumerate(refs)}
+
+
+def _any_ready(tasks: Iterable[asyncio.Task[Any]]) -> bool:
+    return any(task.done() and task.exception() is None and task.result() is None for task in tasks)
 
 
 def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
