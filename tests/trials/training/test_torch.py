@@ -120,12 +120,20 @@ def test_options_of_the_loader_stay() -> None:
     assert (after.batch_size, after.drop_last, len(after)) == (3, True, 2)
 
 
+class ItemsAsAttributes(dict[str, Any]):
+    """Looks up attributes among its items, so that a missing one raises KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
 def test_batches_of_every_kind_are_moved() -> None:
     device = torch.device("meta")
     packed = _to(pack_sequence([torch.ones(3), torch.ones(2)]), device)
     assert (packed.data.device, packed.batch_sizes.tolist()) == (device, [2, 2, 1])
     by_name = _to(defaultdict(list, {"x": torch.ones(1), "names": ["a"]}), device)
     assert (by_name["x"].device, by_name["names"], by_name["other"]) == (device, ["a"], [])
+    as_attributes = _to(ItemsAsAttributes(x=torch.ones(1)), device)
+    assert (type(as_attributes), as_attributes.x.device) == (ItemsAsAttributes, device)
     pair = _to((torch.ones(1), {"y": [torch.ones(1), 3]}), device)
     assert (pair[0].device, pair[1]["y"][0].device, pair[1]["y"][1]) == (device, device, 3)
 

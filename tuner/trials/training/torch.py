@@ -331,7 +331,9 @@ def _to(batch: Any, device: torch.device | None) -> Any:
     """Move a batch to a device, including tensors in tuples, lists and dicts, and objects with a `to` method."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):  # before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU
+    # This is before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU. An attribute of a mapping,
+    # unless its class has it, may be looked up among its items.
+    if hasattr(type(batch) if isinstance(batch, Mapping) else batch, "to"):
         with contextlib.suppress(TypeError):
             return batch.to(device)
     if isinstance(batch, Mapping):
