@@ -276,10 +276,10 @@ def _seed() -> int:
 
 def _has_each_once(loader: DataLoader[Any]) -> bool:
     """Return whether a loader reads every sample once in an epoch, in order or shuffled, as without a sampler of the user's."""
-    sampler = loader.sampler
-    if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    return type(sampler) is SequentialSampler
+    sampler: Any = loader.sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
+        return False
+    return len(sampler) == len(sampler.data_source) == len(loader.dataset)
 
 
 def _distributed(loader: DataLoader[Any]) -> Any:
