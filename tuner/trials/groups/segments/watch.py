@@ -77,9 +77,6 @@ class Watch:
                 for task in done:
                     pending.discard(task)
                     found = await self._result(task, tasks[task])
-                    if isinstance(found, Failure):
-                        # The ranks that have been asked to train do so as soon as they are ready.
-                        self.lost_before_training = not (trained and _any_ready(tasks))
                     if isinstance(found, (NotReusable, Failure)):
                         return found
                     if isinstance(found, RankError):
@@ -92,6 +89,8 @@ class Watch:
                 return await self._behind(communication, trained)
             return await self._never_ready(min(tasks[task] for task in pending)) if pending else None
         finally:
+            # The ranks that have been asked to train do so as soon as they are ready.
+            self.lost_before_training = self.lost_rank and not (trained and _any_ready(tasks))
             _forget(tasks)
 
     async def _behind(self, communication: Failure, trained: Sequence[Any]) -> Failure:
