@@ -120,6 +120,33 @@ def test_a_search_whose_other_driver_dies_is_continued(
     assert progress.said[-1] == "no driver runs this experiment any more; continuing it here"
 
 
+def test_a_search_of_a_service_that_restarts_is_left_to_it(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """After ten seconds, a script that only followed the search took it from the service, which was still starting."""
+    record = sqlite_store.experiments.get(left)
+    sqlite_store.drivers.adopt(record.id)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 1.0
+        if now[0] == 60.0:  # the service has started again, and ends the search
+            epoch = sqlite_store.drivers.claim(record.id, "another", 60.0, 70.0)
+            sqlite_store.drivers.commit(record.id, epoch, Batch(log=[], state=ExperimentState.COMPLETED), 71.0)
+
+    @contextlib.contextmanager
+    def borrow(settings: Settings, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(drive=lambda *_: answers.pop(), poke=lambda: None)
+
+    answers: list[Future[str]] = [Future()]
+    answers[0].set_exception(Conflict("driven"))
+    monkeypatch.setattr(driving, "time", SimpleNamespace(time=time.time, monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(local_host, "borrow", borrow)
+    progress: Any = Told()
+    driving.drive_here(sqlite_store, Settings(), left, progress, Interrupts(lambda name: None), "", True)
+    assert progress.said == [driving.FOLLOWED]
+
+
 def test_on_ray_it_is_continued_too_however_often_others_take_it(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:

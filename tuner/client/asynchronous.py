@@ -47,6 +47,7 @@ from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
 from tuner.usercode import archives
+from tuner.usercode.importing import refuse_while_importing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,6 +159,7 @@ class AsyncClient:
             SpecError: the spec has mistakes. The error lists all of them.
             Conflict: the key was used before, with another spec.
         """
+        refuse_while_importing("AsyncClient.create")
         key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         data = await self.request(
             "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)

@@ -46,6 +46,7 @@ from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
 from tuner.usercode import archives
+from tuner.usercode.importing import refuse_while_importing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,6 +158,7 @@ class Client:
             SpecError: the spec has mistakes. The error lists all of them.
             Conflict: the key was used before, with another spec.
         """
+        refuse_while_importing("Client.create")
         key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         data = self.request(
             "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)

@@ -30,6 +30,8 @@ DEATHS = 3
 """The number of drivers on Ray that may die before a search is given up."""
 UNDRIVEN_S = 10.0
 """Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
+UNSERVED_S = 120.0
+"""Seconds without a driver after which it no longer waits for a service, which may only be restarting."""
 
 
 def drive_here(
@@ -103,7 +105,7 @@ def follow(store: Store, experiment_id: str, progress: Progress, interrupts: Int
     with progress, interrupts, interrupts.heard():
         progress.say(FOLLOWED)
         told = False
-        while not _follow(store, experiment_id, progress, interrupts):
+        while not _follow(store, experiment_id, progress, interrupts, UNDRIVEN_S):
             if not told:
                 told = True
                 progress.say("no service drives this experiment any more; waiting until `tuner serve` runs again")
@@ -226,15 +228,16 @@ def _got(answer: Any) -> Any:
 def _is_over_elsewhere(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> bool:
     """Follow an experiment that another driver runs. Return False if that driver has died, so that this script has to drive."""
     progress.say(FOLLOWED)
+    of_a_service = store.experiments.get(experiment_id).source in ("api", "adopted")
     with interrupts.heard():
-        over = _follow(store, experiment_id, progress, interrupts)
+        over = _follow(store, experiment_id, progress, interrupts, UNSERVED_S if of_a_service else UNDRIVEN_S)
     if not over:
         progress.say("no driver runs this experiment any more; continuing it here")
     return over
 
 
-def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts) -> bool:
-    """Wait until an experiment has ended or is paused. Return False if it has had no driver for `UNDRIVEN_S` seconds."""
+def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts, patience_s: float) -> bool:
+    """Wait until an experiment has ended or is paused. Return False if it has had no driver for `patience_s` seconds."""
     driven_at = time.monotonic()
     while True:
         record = store.experiments.get(experiment_id)
@@ -245,7 +248,7 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: In
             return True
         if (record.lease_until or 0.0) > time.time():
             driven_at = time.monotonic()
-        elif time.monotonic() - driven_at >= UNDRIVEN_S:
+        elif time.monotonic() - driven_at >= patience_s:
             return False
         if interrupts.count > 1:
             raise KeyboardInterrupt

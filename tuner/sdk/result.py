@@ -35,6 +35,7 @@ from tuner.search import constraints
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import DecisionRecord, ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.usercode.importing import refuse_while_importing
 
 SHOWN = 10
 """The number of trials of a result that a notebook shows, the best first."""
@@ -212,6 +213,7 @@ class Result:
         Raises:
             Conflict: the experiment is being cancelled.
         """
+        refuse_while_importing("Result.add")
         if self._more is None:
             raise TunerError(
                 f"this result cannot start trials: continue {self.experiment_id} with a client's handle or with tuner.load"

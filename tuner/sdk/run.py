@@ -349,6 +349,7 @@ def resume(
         NotFound: the database of this home has no such experiment.
         SpecError: its trials run on agents, and no service drives it now; or the local executor cannot run them here.
     """
+    refuse_while_importing("tuner.resume")
     settings, observers = Settings.from_env(), checked(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))

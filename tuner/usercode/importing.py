@@ -21,13 +21,13 @@ def importing(what: str) -> Iterator[None]:
 
 
 def refuse_while_importing(call: str) -> None:
-    """Raise EntrypointError if `call` starts a search while this process imports the user's code.
+    """Raise EntrypointError if this process imports the user's code. `call` starts a search or continues one.
 
-    Each trial of such a search would import the code and start another search, without end.
+    Each trial of that search would import the code and call it again, without end.
     """
     if _imported:
         raise EntrypointError(
-            f"{call} is called while a trial or a check imports {_imported[-1]}, which would start searches without end: "
+            f"{call} is called while a trial or a check imports {_imported[-1]}, so each trial would call it again, without end: "
             f'put the call of {call} below `if __name__ == "__main__":`',
             "/trainable",
         )

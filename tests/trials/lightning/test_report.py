@@ -470,6 +470,30 @@ def test_what_a_finder_has_found_holds_after_a_pause(
     assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[2:]]
 
 
+def test_a_finder_still_runs_if_fit_is_called_again_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    errors = [MemoryError("no room")]
+
+    def fails_once(model: Any, config: Mapping[str, Any]) -> Any:
+        if errors:
+            raise errors.pop()
+        return found_rate(model, config)
+
+    finder = importlib.import_module(FLAVOURS[1]).callbacks.LearningRateFinder(num_training_steps=10)
+    callbacks = [tuner.lightning.ReportCallback(lightning=FLAVOURS[1]), finder]
+    made = trainer(FLAVOURS[1], max_epochs=1, callbacks=callbacks)
+    model = module(FLAVOURS[1], CONFIG, fails_once)
+    model.lr = CONFIG["lr"]
+    with trial() as running:
+        with pytest.raises(MemoryError):
+            made.fit(model, *loaders())
+        made.fit(model, *loaders())
+    assert finder.optimal_lr is not None
+    assert len(running.reports) == 1
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 def test_a_rate_can_be_looked_for_before_fit_goes_on(
     prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

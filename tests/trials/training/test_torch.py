@@ -96,6 +96,19 @@ def test_a_random_sampler_with_options_of_the_users_own_keeps_them(
     assert len(_distributed(loader)) == options.get("num_samples", 20) // 2
 
 
+@pytest.mark.parametrize("kind", [RandomSampler, SequentialSampler])
+def test_a_sampler_of_a_part_of_the_data_keeps_to_it(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks read all the data, not only the first 6 samples."""
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    loader = DataLoader(numbers(20), sampler=kind(range(6)))
+    drawn = list(_distributed(loader))
+    assert len(drawn) == 3
+    assert set(drawn) < set(range(6))
+    with trial():
+        assert len(_global_batches(loader)) == 6
+
+
 def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
     loader = DataLoader(numbers(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
     with pytest.raises(ValueError, match="add_dist_sampler=False"):
@@ -120,12 +133,20 @@ def test_options_of_the_loader_stay() -> None:
     assert (after.batch_size, after.drop_last, len(after)) == (3, True, 2)
 
 
+class ItemsAsAttributes(dict[str, Any]):
+    """Looks up attributes among its items, so that a missing one raises KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
 def test_batches_of_every_kind_are_moved() -> None:
     device = torch.device("meta")
     packed = _to(pack_sequence([torch.ones(3), torch.ones(2)]), device)
     assert (packed.data.device, packed.batch_sizes.tolist()) == (device, [2, 2, 1])
     by_name = _to(defaultdict(list, {"x": torch.ones(1), "names": ["a"]}), device)
     assert (by_name["x"].device, by_name["names"], by_name["other"]) == (device, ["a"], [])
+    as_attributes = _to(ItemsAsAttributes(x=torch.ones(1)), device)
+    assert (type(as_attributes), as_attributes.x.device) == (ItemsAsAttributes, device)
     pair = _to((torch.ones(1), {"y": [torch.ones(1), 3]}), device)
     assert (pair[0].device, pair[1]["y"][0].device, pair[1]["y"][1]) == (device, device, 3)
 

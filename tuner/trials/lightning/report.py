@@ -122,6 +122,7 @@ class ReportCallback(Flavoured):
         Its own restore would replace the trial's checkpoint, and it would find another value for weights that are trained.
         Whether or not it runs, note first what `configure_optimizers` has returned, since it changes that.
         """
+        vars(finder).pop("on_fit_start", None)  # an earlier call to `fit` may have failed before it called this hook
         run = finder.on_fit_start
 
         def on_fit_start(trainer: Any, pl_module: Any) -> None:

@@ -276,10 +276,10 @@ def _seed() -> int:
 
 def _has_each_once(loader: DataLoader[Any]) -> bool:
     """Return whether a loader reads every sample once in an epoch, in order or shuffled, as without a sampler of the user's."""
-    sampler = loader.sampler
-    if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    return type(sampler) is SequentialSampler
+    sampler: Any = loader.sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
+        return False
+    return len(sampler) == len(sampler.data_source) == len(loader.dataset)
 
 
 def _distributed(loader: DataLoader[Any]) -> Any:
@@ -331,7 +331,9 @@ def _to(batch: Any, device: torch.device | None) -> Any:
     """Move a batch to a device, including tensors in tuples, lists and dicts, and objects with a `to` method."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):  # before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU
+    # This is before tuples and mappings: a PackedSequence is a tuple, and keeps its sizes on the CPU. An attribute of a mapping,
+    # unless its class has it, may be looked up among its items.
+    if hasattr(type(batch) if isinstance(batch, Mapping) else batch, "to"):
         with contextlib.suppress(TypeError):
             return batch.to(device)
     if isinstance(batch, Mapping):

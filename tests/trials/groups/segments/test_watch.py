@@ -86,6 +86,30 @@ def test_an_import_that_fails_on_all_ranks_is_a_mistake_in_the_code(monkeypatch:
     assert named([refused, refused], [NOT_PREPARED, NOT_PREPARED]).kind == "spec"
 
 
+@pytest.mark.parametrize(
+    ("ready", "trained", "before"),
+    [
+        ([RankLost(-9), ...], [..., ...], True),
+        ([..., RESET], [RankLost(-9), NOT_PREPARED], True),  # the death is noticed late
+        ([None, RankLost(-9)], [], True),  # nobody has been asked to train
+        ([None, RankLost(-9)], [..., ...], False),
+        ([None, RESET], [RankLost(-9), NOT_PREPARED], False),  # in the training function
+    ],
+)
+def test_a_process_that_dies_once_a_rank_may_train_was_not_lost_before(
+    ready: list[Any], trained: list[Any], before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment then ran again in another warm group, although the reports of its training counted."""
+    monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
+
+    async def run() -> tuple[bool, bool]:
+        over = watch_over(2)
+        assert isinstance(await over.until_ready([*map(answered, ready)], [*map(answered, trained)]), Failure)
+        return over.lost_rank, over.lost_before_training
+
+    assert asyncio.run(run()) == (True, before)
+
+
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)
 
 

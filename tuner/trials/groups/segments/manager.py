@@ -398,7 +398,7 @@ class GroupManager:
                 watch = Watch(running, group, self._pool)
                 problem = await watch.until_ready(ready, trained)
                 # A process may have died while its group was idle. The trial is not to blame: it runs in another group.
-                died_idle = warm and watch.lost_rank
+                died_idle = warm and watch.lost_before_training
                 if isinstance(problem, NotReusable) or (died_idle and problem is not None):
                     sound = not died_idle
                     why = problem.reason if isinstance(problem, NotReusable) else problem.message

@@ -46,6 +46,7 @@ class Watch:
     def __init__(self, run: SegmentRun, group: Group, pool: Nodes) -> None:
         self._run, self._group, self._pool = run, group, pool
         self.lost_rank = False  # True once a rank's process has died
+        self.lost_before_training = False  # True if one has died when no rank can have called the training function yet
         self._limits = run.launch.limits
         self._placed = group.placed()
         self._results: dict[int, RankResult] = {}
@@ -88,6 +89,8 @@ class Watch:
                 return await self._behind(communication, trained)
             return await self._never_ready(min(tasks[task] for task in pending)) if pending else None
         finally:
+            # The ranks that have been asked to train do so as soon as they are ready.
+            self.lost_before_training = self.lost_rank and not (trained and _any_ready(tasks))
             _forget(tasks)
 
     async def _behind(self, communication: Failure, trained: Sequence[Any]) -> Failure:
@@ -325,6 +328,10 @@ def _peer_lost(communication: Failure) -> Failure:
 
 def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
     return {asyncio.create_task(answer(ref)): rank for rank, ref in enumerate(refs)}
+
+
+def _any_ready(tasks: Iterable[asyncio.Task[Any]]) -> bool:
+    return any(task.done() and task.exception() is None and task.result() is None for task in tasks)
 
 
 def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
