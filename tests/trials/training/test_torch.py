@@ -96,6 +96,16 @@ def test_a_random_sampler_with_options_of_the_users_own_keeps_them(
     assert len(_distributed(loader)) == options.get("num_samples", 20) // 2
 
 
+@pytest.mark.parametrize("kind", [RandomSampler, SequentialSampler])
+def test_a_sampler_of_a_part_of_the_data_keeps_to_it(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    hands = []
+    for rank in range(2):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        hands += _distributed(DataLoader(numbers(20), sampler=kind(range(6))))
+    assert sorted(hands) == list(range(6))
+
+
 def test_a_batch_sampler_of_the_users_own_cannot_be_divided() -> None:
     loader = DataLoader(numbers(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
     with pytest.raises(ValueError, match="add_dist_sampler=False"):

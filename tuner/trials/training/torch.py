@@ -277,9 +277,11 @@ def _seed() -> int:
 def _has_each_once(loader: DataLoader[Any]) -> bool:
     """Return whether a loader reads every sample once in an epoch, in order or shuffled, as without a sampler of the user's."""
     sampler = loader.sampler
-    if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    return type(sampler) is SequentialSampler
+    if type(sampler) not in (RandomSampler, SequentialSampler):
+        return False
+    replaces = isinstance(sampler, RandomSampler) and sampler.replacement
+    # its data source can be a part of the data set, such as `range(100)`
+    return not replaces and len(sampler) == len(sampler.data_source) == len(loader.dataset)
 
 
 def _distributed(loader: DataLoader[Any]) -> Any:
