@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,6 +312,14 @@ def test_the_time_budget_ends_everything() -> None:
     assert result.seconds == 100
     assert all(time <= 100 for time, *_ in result.history)
     assert all(t.state.ended for t in result.trials)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    plain = search(scheduler="fifo", num_samples=4, time_budget_s=100, startup_s=1)
+    numpy = search(scheduler="fifo", num_samples=np.int64(4), time_budget_s=np.int64(100), startup_s=np.float32(1))
+    assert numpy.history == plain.history
+    with pytest.raises(SpecError, match="time_budget_s: expected a number above 0, got 0"):
+        search(scheduler="fifo", time_budget_s=np.int64(0))
 
 
 def test_stop_criteria_complete_a_trial() -> None:

@@ -388,8 +388,10 @@ def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("kind", ["TPESampler", "GPSampler", "NSGAIISampler", "NSGAIIISampler"])
 def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
-    sampler = getattr(optuna.samplers, kind)(constraints_func=lambda trial: [trial.params["x"] - 3])
-    for given in (sampler, optuna.samplers.PartialFixedSampler({"c": "b"}, sampler)):
+    options = {"constraints_func": lambda trial: [trial.params["x"] - 3]}
+    sampler = getattr(optuna.samplers, kind)(**options)
+    by_name = {"type": "optuna", "sampler": kind, "options": options}
+    for given in (sampler, optuna.samplers.PartialFixedSampler({"c": "b"}, sampler), by_name):
         with pytest.raises(SpecError, match=r"its constraints_func would not be called; .* constraints=") as caught:
             from_argument(given)
         assert caught.value.errors[0][0] == "/search/sampler"

@@ -17,7 +17,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from tuner.domain.batch import Entry
@@ -139,10 +139,11 @@ def simulate(
     ):
         with mistakes:
             _check_count(name, count, least)
-    for name, seconds in (("time_budget_s", time_budget_s), ("budget", budget)):
-        if seconds is not None:
+    time_budget_s, budget, startup_s = map(_plain, (time_budget_s, budget, startup_s))
+    for name, amount in (("time_budget_s", time_budget_s), ("budget", budget)):
+        if amount is not None:
             with mistakes:
-                check_number(name, seconds, above=0)
+                check_number(name, amount, above=0)
     with mistakes:
         check_number("startup_s", startup_s, at_least=0)
     with mistakes:
@@ -197,6 +198,11 @@ def simulate(
     for warning in done.warnings:
         warnings.warn(warning, UserWarning, stacklevel=3)  # the frame above `keywords_explained`
     return done
+
+
+def _plain(value: Any) -> Any:
+    """Return the int or float that a number of NumPy stands for, and any other value as it is."""
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

@@ -113,6 +113,14 @@ def test_a_name_stands_for_one_parameter_as_in_optuna(driver: Driver) -> None:
     assert isinstance(t.distributions["x"], optuna.distributions.FloatDistribution)
 
 
+def test_a_suggestion_that_failed_leaves_nothing_behind(driver: Driver) -> None:
+    t = trial({"given": 0.25})
+    with pytest.raises(WrongArgument, match="which is outside"):
+        t.suggest_float("given", 1, 2)
+    assert t.distributions == t.params == {}
+    assert t.suggest_categorical("given", [0.25, 0.5]) == 0.25
+
+
 def test_what_the_space_has_fixed_is_not_asked_for(driver: Driver) -> None:
     t = trial({"lr": 0.25, "nested": {"x": 1}})
     assert t.suggest_float("lr", 0, 1) == 0.25

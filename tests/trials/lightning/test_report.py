@@ -522,6 +522,47 @@ def test_a_rate_can_be_looked_for_before_fit_goes_on(
     assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[2:]]
 
 
+def test_fit_can_be_called_again_with_a_finder_after_it_failed_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pl = importlib.import_module(FLAVOURS[1])
+    ours = tuner.lightning.ReportCallback(lightning=FLAVOURS[1])
+    finder = pl.callbacks.LearningRateFinder(num_training_steps=10)
+    made = trainer(FLAVOURS[1], max_epochs=1, callbacks=[ours, finder])
+    failing = module(FLAVOURS[1], CONFIG, lambda model, config: 1 / 0)
+    failing.lr = CONFIG["lr"]
+    model = module(FLAVOURS[1], CONFIG, plain)
+    model.lr = CONFIG["lr"]
+    with trial() as run:
+        with pytest.raises(ZeroDivisionError):
+            made.fit(failing, *loaders())
+        made.fit(model, *loaders())
+    assert len(run.reports) == 1
+    assert not ours._optimizer_states, "those of the finder's own checkpoint"
+
+
+def test_fit_after_a_validation_of_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pl = importlib.import_module(FLAVOURS[1])
+    with trial(leave_at=1) as first:
+        fit(FLAVOURS[1], plain, CONFIG)
+    assert first.saved is not None
+    found = []
+    for validated in (False, True):
+        made = trainer(FLAVOURS[1], max_epochs=4, callbacks=[pl.callbacks.LearningRateFinder(num_training_steps=40)])
+        model = module(FLAVOURS[1], CONFIG, found_rate)
+        model.lr = CONFIG["lr"]
+        with trial():
+            tuner.lightning.prepare_trainer(made)
+            if validated:
+                other = module(FLAVOURS[1], CONFIG, plain)
+                made.validate(other, loaders()[1], ckpt_path=os.path.join(first.saved.path, "checkpoint.ckpt"))
+            made.fit(model, *loaders(2))
+        found.append(model.lr)
+    assert found[1] == found[0] != CONFIG["lr"]
+
+
 def test_a_restore_from_elsewhere_is_an_error(tmp_path: Path) -> None:
     other = trainer(FLAVOURS[0], max_epochs=1)
     other.fit(module(FLAVOURS[0], CONFIG, plain), *loaders())

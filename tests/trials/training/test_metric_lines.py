@@ -17,6 +17,8 @@ from tuner.trials.training.metric_lines import MetricLines
         ('  {"loss": "0.5"}  ', {"loss": 0.5}),
         ("\x1b[1;92mloss=0.5\x1b[0m, \x1b[3macc=0.25\x1b[0m", {"loss": 0.5, "acc": 0.25}),
         ('\x1b[32m{"loss": 0.5}\x1b[0m', {"loss": 0.5}),
+        ("\x1b[2Kloss=0.5\x1b[K", {"loss": 0.5}),
+        ('\x1b[?25l\x1b[1A\x1b[2K{"loss": 0.5}\x1b[K', {"loss": 0.5}),
         ("val_loss=0.5", None),
         ("epoch=3", None),
         ("loss=", None),

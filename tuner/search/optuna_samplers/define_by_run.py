@@ -51,9 +51,8 @@ class DefineByRunSearch(Searcher):
     """
 
     TYPE = "define_by_run"
-    _modes_of_study: tuple[
-        str, ...
-    ] = ()  # the searchers of earlier versions, which are stored as pickles, do not have it
+    #: for the searchers of earlier versions, which are stored as pickles and do not have it
+    _modes_of_study: tuple[str, ...] = ()
 
     def __init__(self, search: Any = "tpe", warm_start: optuna.Study | Sequence[Mapping[str, Any]] = ()) -> None:
         from tuner.search import from_argument

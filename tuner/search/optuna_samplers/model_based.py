@@ -40,9 +40,8 @@ class ModelBased(Proposer):
     #: attributes to set on trials that this sampler did not propose, so that it learns from them
     ADOPTED: ClassVar[Mapping[str, Any]] = {}
 
-    _modes_of_study: tuple[
-        str, ...
-    ] = ()  # the searchers of earlier versions, which are stored as pickles, do not have it
+    #: for the searchers of earlier versions, which are stored as pickles and do not have it
+    _modes_of_study: tuple[str, ...] = ()
 
     def __init__(self, constraints: Mapping[str, Any] | None, warm_start: Sequence[Any]) -> None:
         self._constraints = constraint_option.read(constraints)

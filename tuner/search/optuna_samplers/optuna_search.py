@@ -57,17 +57,17 @@ class OptunaSearch(ModelBased):
         if isinstance(sampler, BaseSampler):
             if options:
                 raise SpecError("options are only allowed for a sampler that is given by name", "/options")
-            if _has_constraints_func(sampler):
-                message = (
-                    "its constraints_func would not be called; name the bounds on metrics instead, as in "
-                    'OptunaSearch(sampler, constraints={"size": {"max": 5}})'
-                )
-                raise SpecError(message, "/sampler")
             self._sampler, self.sampler_name = sampler, type(sampler).__name__
         elif isinstance(sampler, str):
             self._sampler, self.sampler_name = _named(sampler, options or {}), sampler
         else:
             raise SpecError(f"expected an Optuna sampler or its name, got {show(sampler)}", "/sampler")
+        if _has_constraints_func(self._sampler):
+            message = (
+                "its constraints_func would not be called; name the bounds on metrics instead, as in "
+                'OptunaSearch(sampler, constraints={"size": {"max": 5}})'
+            )
+            raise SpecError(message, "/sampler")
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)

@@ -155,17 +155,14 @@ class Trial(optuna.trial.Trial):
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         if name in self._distributions:
             check_distribution_compatibility(self._distributions[name], distribution)
-        else:
-            self._distributions[name] = distribution
-        if name not in self._params:
-            given = self._config.get(name)
-            if name in self._config and not isinstance(given, Mapping):
-                if not distribution._contains(distribution.to_internal_repr(given)):
-                    raise WrongArgument(f"{name} is {given!r} in this trial, which is outside {distribution}")
-                self._params[name] = given
-            else:
-                self._params[name] = driver_calls.here().draw(name, distribution_to_json(distribution))
-        return self._params[name]
+            return self._params[name]
+        value = self._config.get(name)
+        if name not in self._config or isinstance(value, Mapping):
+            value = driver_calls.here().draw(name, distribution_to_json(distribution))
+        elif not distribution._contains(distribution.to_internal_repr(value)):
+            raise WrongArgument(f"{name} is {value!r} in this trial, which is outside {distribution}")
+        self._distributions[name], self._params[name] = distribution, value
+        return value
 
     def report(self, value: float, step: int, checkpoint: Source | None = None) -> None:
         """Report the objective's value at a step.

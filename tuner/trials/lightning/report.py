@@ -98,7 +98,7 @@ class ReportCallback(Flavoured):
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
-            self._configured = None
+            self._configured = self._restored = None
             self._restore_in_fit(trainer, running)
             for finder in _finders(trainer):
                 self._guard(finder)
@@ -145,7 +145,8 @@ class ReportCallback(Flavoured):
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self._restored = checkpoint.get(_KEY)
-        self._optimizer_states = checkpoint.get("optimizer_states", ())  # not loaded yet
+        used = self._restored is not None and trainer.state.fn == "fit"  # `on_fit_start` takes them, and they are large
+        self._optimizer_states = checkpoint.get("optimizer_states", ()) if used else ()  # not loaded yet
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         running = session.current()

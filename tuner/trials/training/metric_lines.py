@@ -10,7 +10,7 @@ from tuner.errors import WrongArgument
 from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
-_COLORS = re.compile(r"\x1b\[[0-9;:]*m")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 LONGEST = 1 << 20
 """The maximum length of a line. A longer line is read in pieces."""
 
@@ -20,8 +20,8 @@ class MetricLines:
 
     Without a pattern, a line is a report if it is a JSON object with the objective as a key, or if it contains
     ``objective=number``. All numbers in such an object, and all pairs ``name=number`` in such a line, are then metrics. A
-    pattern is a regular expression with a named group for each metric, or a single unnamed group for the objective. Colors
-    (ANSI escape sequences) in a line are ignored.
+    pattern is a regular expression with a named group for each metric, or a single unnamed group for the objective. ANSI
+    escape sequences in a line, such as those for colors or to erase a progress bar, are ignored.
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
@@ -33,10 +33,11 @@ class MetricLines:
         """Return the metrics in a line, or None if the objective is not among them."""
         if self._objective not in line and self._pattern is None:
             return None
-        plain = _COLORS.sub("", line)
+        plain = _ESCAPES.sub("", line)
         if self._pattern is not None:
-            # the pattern itself may have the escape sequences
-            found = self._by_pattern(plain) or self._by_pattern(line)
+            found = self._by_pattern(plain)
+            if not found and plain != line:  # the pattern itself may have the escape sequences
+                found = self._by_pattern(line)
         else:
             found = _of_json(plain) or _of_pairs(plain)
         return found if self._objective in found else None

@@ -279,6 +279,7 @@ def _has_each_once(loader: DataLoader[Any]) -> bool:
     sampler: Any = loader.sampler
     if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
         return False
+    # the sampler may read a part of the data set, such as `range(100)`
     return len(sampler) == len(sampler.data_source) == len(loader.dataset)
 
 
