@@ -51,7 +51,7 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
         await leases.close()
         leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         try:
-            for lease in [await leases.ask(), await leases.ask()]:
+            for lease in [await leases.ask("r1"), await leases.ask("r2")]:
                 assert lease is not None
                 await leases.heartbeat(lease)
         finally:
