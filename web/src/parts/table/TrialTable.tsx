@@ -29,6 +29,7 @@ import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, 
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
+import { useAtOnce } from "../common/useAtOnce";
 
 /** The columns that a user has hidden, and those that stay in sight. */
 export interface ColumnChoice {
@@ -430,13 +431,7 @@ function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
           {columns.map((column) => (
             <div key={column.id}>
               <label>
-                <input
-                  type="checkbox"
-                  checked={column.getIsVisible()}
-                  disabled={!column.getCanHide()}
-                  onChange={(event) => column.toggleVisibility(event.currentTarget.checked)}
-                />{" "}
-                {metaOf(column).label}
+                <ColumnTick column={column} /> {metaOf(column).label}
               </label>
               {column.id !== "number" && (
                 <button
@@ -453,6 +448,18 @@ function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
         </div>
       </Popover.Dropdown>
     </Popover>
+  );
+}
+
+function ColumnTick({ column }: { column: TableColumn<Trial> }) {
+  const [shown, show] = useAtOnce(column.getIsVisible(), (on) => column.toggleVisibility(on));
+  return (
+    <input
+      type="checkbox"
+      checked={shown}
+      disabled={!column.getCanHide()}
+      onChange={(event) => show(event.currentTarget.checked)}
+    />
   );
 }
 
