@@ -119,6 +119,18 @@ def test_long_names_and_categories_leave_room_for_the_other_columns(visit: Open,
     assert page.get_by_role("columnheader", name="n" * 200).bounding_box()["height"] < 60
 
 
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_buttons_of_a_number_field_are_within_it(visit: Open, width: int) -> None:
+    page = visit("/new", width=width)
+    field = page.get_by_label("Seconds per iteration")
+    field.press_sequentially("1,5e-3")
+    expect(field).to_have_value("1.5e-3")
+    up, down = (button.bounding_box() for button in page.locator("[data-steps]").last.locator("button").all())
+    box = field.bounding_box()
+    assert box["y"] <= up["y"] < down["y"]
+    assert down["y"] + down["height"] <= box["y"] + box["height"]
+
+
 def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:
     page = visit(f"/experiments/{finished.public_id}")
     expect(page.get_by_text("1 of 27 trials failed:")).to_be_visible()
