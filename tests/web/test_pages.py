@@ -541,7 +541,7 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Sea
 # margins of 3 pixels, which count.
 SMALL = """() => [...document.querySelectorAll('a[href], button, input, summary, [role=tab]')]
   .filter((each) => each.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }))
-  .filter((each) => !each.closest('p, .mantine-NumberInput-controls') && getComputedStyle(each).display !== 'inline')
+  .filter((each) => !each.closest('p, [data-steps]') && getComputedStyle(each).display !== 'inline')
   .map((each) => [each, (each.closest('label') ?? each).getBoundingClientRect(), each.matches('[type=checkbox]') ? 6 : 0])
   .filter(([, box, margins]) => box.width > 1 && box.right > 0 && (box.width + margins < 23.5 || box.height + margins < 23.5))
   .map(([each, box]) => `${each.outerHTML.slice(0, 120)}: ${box.width} x ${box.height}`)"""

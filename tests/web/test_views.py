@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -103,6 +104,31 @@ def test_the_buttons_of_a_chart_stay_beside_a_long_name_of_its_metric(visit: Ope
         for button in ("log", "save", "copy"):
             box = figure.get_by_role("button", name=button, exact=True).bounding_box()
             assert 0 < box["x"] <= width - box["width"], button
+
+
+def test_long_names_and_categories_leave_room_for_the_other_columns(visit: Open, service: Service) -> None:
+    """A category stretched its column to its full width, and a name made the head of the table high."""
+    spec = digits("long", 2, max_t=3)
+    spec = replace(spec, space={**spec.space, "n" * 200: {"type": "choice", "categories": ["c" * 200]}})
+    search = Search(service.store, spec, start=time.time() - 60)
+    search.advance(at_once=5)
+    page = visit(f"/experiments/{search.public_id}")
+    cell = page.get_by_role("cell", name="c" * 200).first
+    expect(cell).to_have_attribute("title", "c" * 200)
+    assert cell.bounding_box()["width"] < 420
+    assert page.get_by_role("columnheader", name="n" * 200).bounding_box()["height"] < 60
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_buttons_of_a_number_field_are_within_it(visit: Open, width: int) -> None:
+    page = visit("/new", width=width)
+    field = page.get_by_label("Seconds per iteration")
+    field.press_sequentially("1,5e-3")
+    expect(field).to_have_value("1.5e-3")
+    up, down = (button.bounding_box() for button in page.locator("[data-steps]").last.locator("button").all())
+    box = field.bounding_box()
+    assert box["y"] <= up["y"] < down["y"]
+    assert down["y"] + down["height"] <= box["y"] + box["height"]
 
 
 def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:

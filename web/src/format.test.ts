@@ -5,12 +5,14 @@ import {
   ago,
   apart,
   bytes,
+  clock,
   config,
   duration,
   elapsed,
   metric,
   decimals,
   metricInColumn,
+  newDay,
   number,
   param,
   paramName,
@@ -198,5 +200,19 @@ describe("the time that an experiment has run", () => {
     const times = { started_at, ended_at, paused_s, paused_since };
     expect(ran(times, now)).toBe(seconds);
     expect(ranWords(times, now)).toBe(words);
+  });
+});
+
+describe("the times of a list", () => {
+  it("begin at 0 o'clock", () => expect(clock(new Date(2026, 2, 1, 0, 5).toISOString())).toBe("00:05:00"));
+
+  it("have a date where the day changes, and at the start if it is not today's", () => {
+    const now = new Date();
+    const yesterday = new Date(now.getFullYear(), now.getMonth(), now.getDate() - 1);
+    expect(newDay(now.toISOString(), undefined)).toBeNull();
+    expect(newDay(yesterday.toISOString(), undefined)).toContain(String(yesterday.getDate()));
+    expect(newDay(yesterday.toISOString(), now.toISOString())).toContain(String(yesterday.getDate()));
+    expect(newDay(yesterday.toISOString(), yesterday.toISOString())).toBeNull();
+    expect(newDay("2020-01-05T12:00:00Z", now.toISOString())).toContain("2020");
   });
 });

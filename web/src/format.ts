@@ -250,8 +250,17 @@ export function clock(time: string): string {
     hour: "2-digit",
     minute: "2-digit",
     second: "2-digit",
-    hour12: false,
+    hourCycle: "h23", // with `hour12: false`, it is 24 o'clock at midnight in some locales
   });
+}
+
+/** Return the date of a row in a list of clock times; null if it is that of the row before, or today's if there is none. */
+export function newDay(time: string, before: string | undefined): string | null {
+  const date = new Date(time);
+  const now = new Date();
+  if (date.toDateString() === (before === undefined ? now : new Date(before)).toDateString()) return null;
+  const year = date.getFullYear() === now.getFullYear() ? {} : { year: "numeric" as const };
+  return date.toLocaleDateString(undefined, { month: "short", day: "numeric", ...year });
 }
 
 export function moment(time: string | null): string {

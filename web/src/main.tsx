@@ -89,7 +89,7 @@ if (experiment?.startsWith("exp_")) {
   });
 }
 // Wait for the first page instead of drawing a frame without it: React would then wait a third of a second before it
-// shows the page. If the page cannot be loaded, an error takes its place.
+// shows the page. If the page cannot be loaded, `lazily` tries again.
 if (opened)
   opened[1]().then(
     ({ default: page }) => start(page),

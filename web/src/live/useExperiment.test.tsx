@@ -191,4 +191,32 @@ describe("an open experiment", () => {
     await wait(100);
     expect(read).toHaveBeenCalledTimes(2);
   });
+
+  it("brings an answer up to date with all changes that came meanwhile, and keeps none of them", async () => {
+    const { client, result } = await opened();
+    const waiting = () => result.current.recent["waiting"].size;
+    const answers: (() => void)[] = [];
+    vi.mocked(api.sample).mockImplementation(
+      () =>
+        new Promise((resolve) =>
+          answers.push(() => resolve({ items: [], ranks: [], fronts: [], total: 0, trained: null })),
+        ),
+    );
+    const queryKey = keys.trials("exp_1");
+    void act(() => void client.invalidateQueries({ queryKey }));
+    await act(() => client.cancelQueries({ queryKey }));
+    answers.pop()!();
+    await waitFor(() => expect(waiting()).toBe(0));
+    void act(() => void client.invalidateQueries({ queryKey }));
+    expect(waiting()).toBe(1);
+    void act(() => {
+      send({ since: 10, seq: 11, trials: [trial("running")] });
+      for (let seq = 12; seq < 2200; seq += 1) send({ since: seq - 1, seq });
+    });
+    const seq = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.last_event_seq;
+    await waitFor(() => expect(seq()).toBe(2199));
+    answers.pop()!();
+    await waitFor(() => expect(result.current.trials.data!.items).toEqual([trial("running")]));
+    expect(waiting()).toBe(0);
+  });
 });

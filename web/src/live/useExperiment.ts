@@ -36,28 +36,30 @@ import { Stream, type StreamState } from "./stream";
 
 export { keys, SAMPLE };
 
-/** The most recent changes. They are applied to each answer that arrives, which may have been read before they were made. */
+/** Brings answers up to date with the changes that came while they were on their way: they may have been read before these. */
 class Recent {
   readonly id: string;
-  private changes: Changes[] = [];
-  private readonly limit = 2000;
-
-  /** The number of changes so far. */
-  mark = 0;
+  /** The changes so far during each request that has no answer yet. */
+  private readonly waiting = new Set<Changes[]>();
 
   constructor(id: string) {
     this.id = id;
   }
 
   add(changes: Changes[]): void {
-    this.changes.push(...changes);
-    this.mark += changes.length;
-    if (this.changes.length > this.limit) this.changes.splice(0, this.changes.length - this.limit);
+    for (const held of this.waiting) held.push(...changes);
   }
 
-  since(mark: number): Changes[] {
-    const count = this.mark - mark;
-    return count === 0 ? [] : this.changes.slice(-count);
+  /** Wait for an answer, and apply the changes that come meanwhile. They are kept only for so long, since reports are large. */
+  async update<T>(answer: Promise<T>, apply: (answer: T, changes: Changes) => T): Promise<T> {
+    const held: Changes[] = [];
+    this.waiting.add(held);
+    try {
+      const read = await answer;
+      return held.length === 0 ? read : apply(read, merged(held));
+    } finally {
+      this.waiting.delete(held);
+    }
   }
 }
 
@@ -104,11 +106,7 @@ export function useSources(
   const id = live.experiment.data?.id ?? "";
   const query = useQuery({
     queryKey: keys.segments(id),
-    queryFn: async ({ signal }): Promise<readonly SegmentItem[]> => {
-      const mark = live.recent.mark;
-      const read: readonly SegmentItem[] = await api.segments(id, signal);
-      return live.recent.since(mark).reduce(withSegments, read);
-    },
+    queryFn: ({ signal }) => live.recent.update<readonly SegmentItem[]>(api.segments(id, signal), withSegments),
     enabled: wanted && id !== "",
     structuralSharing: false,
     placeholderData: keepPreviousData,
@@ -162,14 +160,7 @@ export function useExperiment(id: string): LiveExperiment {
 
   const trials = useQuery({
     queryKey: keys.trials(id),
-    queryFn: async ({ signal }): Promise<Sample> => {
-      const mark = recent.mark;
-      const { items, ranks, fronts, total, trained } = await api.sample(id, SAMPLE, signal);
-      const complete = items.length === total;
-      const places = complete ? null : new Map(items.map(({ number }, i) => [number, ranks[i]!]));
-      const sorted = complete ? null : frontsIn([{ items, fronts }]);
-      return recent.since(mark).reduce(withSample, { items, places, fronts: sorted, total, trained, complete });
-    },
+    queryFn: ({ signal }) => recent.update(readSample(id, signal), withSample),
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
@@ -178,11 +169,7 @@ export function useExperiment(id: string): LiveExperiment {
   });
   const decisions = useQuery({
     queryKey: keys.decisions(id),
-    queryFn: async ({ signal }): Promise<Decisions> => {
-      const mark = recent.mark;
-      const page = await api.decisions(id, { page_size: DECISIONS }, signal);
-      return recent.since(mark).reduce(decided, { items: page.items, older: page.next_page_token });
-    },
+    queryFn: ({ signal }) => recent.update(readDecisions(id, signal), decided),
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
@@ -254,15 +241,23 @@ export function useExperiment(id: string): LiveExperiment {
   return { experiment, trials, decisions, stream, recent };
 }
 
+async function readSample(id: string, signal: AbortSignal): Promise<Sample> {
+  const { items, ranks, fronts, total, trained } = await api.sample(id, SAMPLE, signal);
+  const complete = items.length === total;
+  const places = complete ? null : new Map(items.map(({ number }, i) => [number, ranks[i]!]));
+  return { items, places, fronts: complete ? null : frontsIn([{ items, fronts }]), total, trained, complete };
+}
+
+async function readDecisions(id: string, signal: AbortSignal): Promise<Decisions> {
+  const page = await api.decisions(id, { page_size: DECISIONS }, signal);
+  return { items: page.items, older: page.next_page_token };
+}
+
 export function useCurves(live: LiveExperiment, metric: string, across: Across): UseQueryResult<Curves> {
   const id = live.experiment.data?.id ?? "";
   return useQuery({
     queryKey: keys.curves(id, metric, across),
-    queryFn: async ({ signal }): Promise<Curves> => {
-      const mark = live.recent.mark;
-      const read = await api.curves(id, { metric, across }, signal);
-      return live.recent.since(mark).reduce(withCurves, read);
-    },
+    queryFn: ({ signal }) => live.recent.update(api.curves(id, { metric, across }, signal), withCurves),
     enabled: id !== "" && metric !== "",
     refetchOnMount: "always",
     structuralSharing: false,
@@ -280,14 +275,9 @@ export function useFinerCurves(
   const wanted = whole !== undefined && whole.width > 1 && part !== null;
   const query = useQuery({
     queryKey: [...keys.curves(id, whole?.metric ?? "", whole ?? STEP), part?.min, part?.max],
-    queryFn: async ({ signal }): Promise<Curves> => {
-      const mark = live.recent.mark;
-      const read = await api.curves(
-        id,
-        { metric: whole!.metric, across: whole!, from: part!.min, to: part!.max },
-        signal,
-      );
-      return live.recent.since(mark).reduce(withCurves, read);
+    queryFn: ({ signal }) => {
+      const query = { metric: whole!.metric, across: whole!, from: part!.min, to: part!.max };
+      return live.recent.update(api.curves(id, query, signal), withCurves);
     },
     enabled: wanted,
     structuralSharing: false,
@@ -323,8 +313,7 @@ export function useRows(
   const fronts = (experiment?.objectives.length ?? 0) > 1;
   return useInfiniteQuery({
     queryKey: [...keys.rows(id), sort, ...where],
-    queryFn: async ({ pageParam, signal }): Promise<Rows> => {
-      const mark = live.recent.mark;
+    queryFn: ({ pageParam, signal }) => {
       const query = {
         sort,
         where: [...where],
@@ -332,8 +321,8 @@ export function useRows(
         ...(pageParam && { page_token: pageParam }),
         ...(fronts && { fronts }),
       };
-      const page = await api.trials(id, query, signal);
-      return live.recent.since(mark).reduce((rows, changes) => withRows([rows], changes)[0]!, page as Rows);
+      const page = api.trials(id, query, signal) as Promise<Rows>;
+      return live.recent.update(page, (rows, changes) => withRows([rows], changes)[0]!);
     },
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,

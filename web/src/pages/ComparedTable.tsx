@@ -5,6 +5,7 @@ import { identityColour } from "../curves/colours";
 import { Breakable } from "../parts/common/Breakable";
 import { Panel } from "../parts/common/Panel";
 import { StateBadge } from "../parts/common/StateBadge";
+import { useAtOnce } from "../parts/common/useAtOnce";
 import type { ComparedRow } from "./compare";
 import classes from "./ComparePage.module.css";
 import type { Address } from "./useAddress";
@@ -50,6 +51,7 @@ function wholeOf(words: string): number {
 export function ComparedTable({ columns, rows, best, words, note, address }: ComparedTableProps) {
   const theme = useComputedColorScheme("light");
   const all = address.get("all") === "1";
+  const [showsAll, setShowsAll] = useAtOnce(all, (on) => address.set({ all: on ? "1" : null }));
   const shown = all ? rows : rows.filter((row) => !row.same);
   const groups = [...new Set(shown.map((row) => row.group))].map((group) => {
     const own = shown.filter((row) => row.group === group);
@@ -79,8 +81,8 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
         <Switch
           size="xs"
           label="show equal values too"
-          checked={all}
-          onChange={(event) => address.set({ all: event.currentTarget.checked ? "1" : null })}
+          checked={showsAll}
+          onChange={(event) => setShowsAll(event.currentTarget.checked)}
         />
       }
     >

@@ -21,6 +21,7 @@ import { useNow } from "../parts/common/useNow";
 import { useMayChange } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { useTyped } from "../parts/common/useTyped";
+import { useAtOnce } from "../parts/common/useAtOnce";
 import classes from "./pages.module.css";
 import { inUse, onlyWaits } from "./held";
 
@@ -88,6 +89,7 @@ export default function ExperimentsPage() {
       },
       { replace: true },
     );
+  const [showsArchived, setShowsArchived] = useAtOnce(archived, (on) => filter("archived", on ? "yes" : ""));
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
   const typedName = useTyped(name, (value) => {
     filterName(value);
@@ -177,8 +179,8 @@ export default function ExperimentsPage() {
           <label className={classes.check}>
             <input
               type="checkbox"
-              checked={archived}
-              onChange={(event) => filter("archived", event.currentTarget.checked ? "yes" : "")}
+              checked={showsArchived}
+              onChange={(event) => setShowsArchived(event.currentTarget.checked)}
             />
             archived
           </label>

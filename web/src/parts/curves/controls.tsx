@@ -1,4 +1,5 @@
 import { SegmentedControl, Select, VisuallyHidden } from "@mantine/core";
+import { useAtOnce } from "../common/useAtOnce";
 
 const LINEAR_OR_LOG = ["linear", "log"];
 
@@ -40,12 +41,13 @@ export function LinearOrLog({
   log: boolean;
   onChange: (log: boolean) => void;
 }) {
+  const [shown, change] = useAtOnce(log, onChange);
   return (
     <SegmentedControl
       size="xs"
       aria-label={label}
-      value={log ? "log" : "linear"}
-      onChange={(value) => onChange(value === "log")}
+      value={shown ? "log" : "linear"}
+      onChange={(value) => change(value === "log")}
       data={LINEAR_OR_LOG}
     />
   );

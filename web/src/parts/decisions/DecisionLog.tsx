@@ -2,7 +2,8 @@ import { Anchor, Button } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
 import type { Decision, TrialState } from "../../api/types";
-import { clock, config, moment, param } from "../../format";
+import { config, param } from "../../format";
+import { Clock } from "../common/Clock";
 import { TONE } from "../common/StateBadge";
 import classes from "./DecisionLog.module.css";
 
@@ -95,9 +96,7 @@ export const DecisionLog = memo(function DecisionLog({
           const facts = details ? factsOf(decision) : [];
           return (
             <li key={item.key} ref={virtual.measureElement} data-index={item.index}>
-              <time dateTime={decision.time} title={moment(decision.time)}>
-                {clock(decision.time)}
-              </time>
+              <Clock time={decision.time} before={decisions[item.index - 1]?.time} />
               <span className={classes.kind} data-kind={decision.kind} data-tone={toneOf(decision.kind)}>
                 {decision.kind}
               </span>

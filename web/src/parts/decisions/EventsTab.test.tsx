@@ -195,4 +195,32 @@ describe("the list of events", () => {
     expect(screen.queryByText(/^The checkpoint of iteration/)).toBeNull();
     expect(document.activeElement).toBe(button);
   });
+
+  it("shows the date where the day changes, and in the first row if it is not today's", async () => {
+    vi.useFakeTimers({ now: new Date(2026, 2, 3, 12), toFake: ["Date"] });
+    const at = (kind: string, seq: number, ...time: [number, number, number, number]) => ({
+      ...{ seq, kind, time: new Date(...time).toISOString(), trial_number: 0, data: {} },
+    });
+    const saved = [9, 8, 7].map((seq) => at("checkpoint_saved", seq, 2026, 2, 2, seq));
+    const items = [...saved, at("waiting", 6, 2026, 2, 2, 1), at("waiting", 5, 2025, 11, 31, 1)];
+    vi.spyOn(api, "log").mockResolvedValue({ items, next_page_token: null } as never);
+    render(
+      <MantineProvider env="test">
+        <QueryClientProvider client={new QueryClient()}>
+          <EventsTab
+            experiment={{ id: "exp_1", name: "a", state: "completed", last_event_seq: 9 } as Experiment}
+            address={{ get: () => null, set: () => {} }}
+            onSelect={() => {}}
+          />
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    fireEvent.click(await screen.findByRole("button", { name: "show all 3" }));
+    const dates = [...document.querySelectorAll("li time")].map((time) => time.querySelector("b")?.textContent.trim());
+    const day = (date: Date, year: object) =>
+      date.toLocaleDateString(undefined, { month: "short", day: "numeric", ...year });
+    const first = day(new Date(2026, 2, 2), {});
+    const last = day(new Date(2025, 11, 31), { year: "numeric" });
+    expect(dates).toEqual([first, undefined, undefined, undefined, undefined, last]);
+  });
 });

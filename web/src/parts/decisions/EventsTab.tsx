@@ -5,12 +5,13 @@ import { all, api, from, PAGE } from "../../api/client";
 import type { Experiment, LogEntry } from "../../api/types";
 import { logCall } from "../../charts/copies";
 import type { Rows } from "../../charts/save";
-import { clock, moment } from "../../format";
+import { moment } from "../../format";
 import { keys } from "../../live/keys";
 import type { Address } from "../../pages/useAddress";
 import classes from "./EventsTab.module.css";
 import { eventWords, grouped, GROUPS, groupWords, kindsOf, iterationsOf } from "./eventWords";
 import { chosenTrial, KindChips, TrialFilter } from "../trial/LogFilters";
+import { Clock } from "../common/Clock";
 import { Panel } from "../common/Panel";
 import parts from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
@@ -98,13 +99,20 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
       )}
       {entries.length > 0 && (
         <ol className={classes.list} aria-label="Events, newest first">
-          {rows.map((row) =>
+          {rows.map((row, i) =>
             "seq" in row ? (
-              <Entry key={row.seq} entry={row} iterations={iterations} onSelect={onSelect} />
+              <Entry
+                key={row.seq}
+                entry={row}
+                before={timeOf(rows[i - 1])}
+                iterations={iterations}
+                onSelect={onSelect}
+              />
             ) : (
               <Group
                 key={`with ${anchorOf(row, opened)}`}
                 entries={row}
+                before={timeOf(rows[i - 1])}
                 onOpen={() => setOpened(new Set([...opened, anchorOf(row, opened)]))}
                 iterations={iterations}
                 onSelect={onSelect}
@@ -128,6 +136,11 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
   );
 }
 
+/** Return the time of a row, which for a group is that of its newest event. */
+function timeOf(row: LogEntry | readonly LogEntry[] | undefined): string | undefined {
+  return row && ("seq" in row ? row : row[0]!).time;
+}
+
 /** Return the event by which a group is known: the one by which it has been opened or, before that, its oldest one. */
 function anchorOf(entries: readonly LogEntry[], opened: ReadonlySet<number>): number {
   return (entries.find(({ seq }) => opened.has(seq)) ?? entries[entries.length - 1]!).seq;
@@ -140,7 +153,7 @@ interface GroupProps extends Omit<EntryProps, "entry"> {
 }
 
 /** Several events of which each one tells little, as one line that opens. */
-function Group({ entries, onOpen, ...rest }: GroupProps) {
+function Group({ entries, before, onOpen, ...rest }: GroupProps) {
   const [open, setOpen] = useState(false);
   const newest = entries[0]!;
   const toggle = () => {
@@ -150,9 +163,7 @@ function Group({ entries, onOpen, ...rest }: GroupProps) {
   return (
     <>
       <li>
-        <time dateTime={newest.time} title={`until ${moment(newest.time)}`}>
-          {clock(newest.time)}
-        </time>
+        <Clock time={newest.time} before={before} title={`until ${moment(newest.time)}`} />
         <span className={classes.trial} />
         <span className={classes.group}>
           {groupWords(entries)}
@@ -161,27 +172,30 @@ function Group({ entries, onOpen, ...rest }: GroupProps) {
           </button>
         </span>
       </li>
-      {open && entries.map((entry) => <Entry key={entry.seq} entry={entry} {...rest} />)}
+      {open &&
+        entries.map((entry, i) => (
+          <Entry key={entry.seq} entry={entry} before={(entries[i - 1] ?? newest).time} {...rest} />
+        ))}
     </>
   );
 }
 
 interface EntryProps {
   entry: LogEntry;
+  /** The time of the row before; absent for the first row. */
+  before: string | undefined;
   /** The iterations of checkpoints, by their ids. */
   iterations: ReadonlyMap<string, number>;
   onSelect: (number: number) => void;
 }
 
-function Entry({ entry, iterations, onSelect }: EntryProps) {
+function Entry({ entry, before, iterations, onSelect }: EntryProps) {
   const [open, setOpen] = useState(false);
   const { text, more } = eventWords(entry, iterations);
   const failed = entry.kind === "segment_ended" && entry.data["outcome"] === "failed";
   return (
     <li>
-      <time dateTime={entry.time} title={moment(entry.time)}>
-        {clock(entry.time)}
-      </time>
+      <Clock time={entry.time} before={before} />
       <span className={classes.trial}>
         {entry.trial_number !== null && (
           <Anchor component="button" type="button" size="xs" onClick={() => onSelect(entry.trial_number!)}>

@@ -10,6 +10,7 @@ import { CopyMenu } from "../common/CopyMenu";
 import { Mistakes } from "../common/Mistakes";
 import { NumberField } from "../common/NumberField";
 import { Panel } from "../common/Panel";
+import { useAtOnce } from "../common/useAtOnce";
 import classes from "./WhatIf.module.css";
 
 const SCHEDULERS = ["asha", "hyperband", "median", "fifo", "freeze_thaw"];
@@ -30,6 +31,9 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
   const [options, setOptions] = useState(address.get("ifwith") ?? "");
   const slots = Number(address.get("ifslots"));
   const concurrent = Number.isInteger(slots) && slots > 0 ? slots : null;
+  const [typed, setTyped] = useAtOnce<number | "">(concurrent ?? "", (value) =>
+    address.set({ ifslots: value === "" ? null : String(value) }),
+  );
   const asked = {
     scheduler: scheduler === null ? null : { type: scheduler, ...optionsOf(options) },
     search: null,
@@ -85,8 +89,8 @@ export function WhatIf({ experiment, onSelect, address }: WhatIfProps) {
           w={170}
           min={1}
           allowDecimal={false}
-          value={concurrent ?? ""}
-          onChange={(value) => address.set({ ifslots: value === "" ? null : String(value) })}
+          value={typed}
+          onChange={setTyped}
         />
         <Button
           type="submit"

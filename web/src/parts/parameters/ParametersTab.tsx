@@ -24,6 +24,7 @@ import { SaveMenu } from "../common/SaveMenu";
 import { SampleNote } from "../common/SampleNote";
 import SlicesPanel from "./SlicesPanel";
 import classes from "../common/parts.module.css";
+import { useAtOnce } from "../common/useAtOnce";
 
 interface ParametersTabProps {
   experiment: Experiment;
@@ -89,6 +90,9 @@ export default function ParametersTab({
   // early.
   const mixed = shown.trials.some(isFinished) && !shown.trials.every(isFinished);
   const finishedOnly = mixed && address.get("finished") !== null;
+  const [onlyFinished, setOnlyFinished] = useAtOnce(finishedOnly, (on) =>
+    address.set({ finished: on ? "only" : null }),
+  );
   const plotted = useMemo(() => {
     if (!finishedOnly) return { trials: shown.trials, rank: places };
     const trials = shown.trials.filter(isFinished);
@@ -99,8 +103,8 @@ export default function ParametersTab({
     <Switch
       size="xs"
       label="completed trials only"
-      checked={finishedOnly}
-      onChange={(event) => address.set({ finished: event.currentTarget.checked ? "only" : null })}
+      checked={onlyFinished}
+      onChange={(event) => setOnlyFinished(event.currentTarget.checked)}
     />
   );
   const coloured = address.get("color");

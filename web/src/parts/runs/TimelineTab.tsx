@@ -26,6 +26,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import { Loading } from "../common/Loading";
+import { useAtOnce } from "../common/useAtOnce";
 
 const REFRESH_MS = 3000;
 
@@ -40,6 +41,7 @@ interface TimelineTabProps {
 export default function TimelineTab({ experiment, address, selected, onSelect }: TimelineTabProps) {
   const theme = useComputedColorScheme("light");
   const devices = address.get("by") === "device";
+  const [byDevices, setByDevices] = useAtOnce(devices, (on) => address.set({ by: on ? "device" : null }));
   const asked = address.get("from");
   const first = asked !== null && /^\d{1,9}$/.test(asked) ? Number(asked) : 0;
   const query = useQuery({
@@ -61,8 +63,8 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
           <SegmentedControl
             size="xs"
             aria-label="A lane is"
-            value={devices ? "device" : "trial"}
-            onChange={(value) => address.set({ by: value === "device" ? "device" : null })}
+            value={byDevices ? "device" : "trial"}
+            onChange={(value) => setByDevices(value === "device")}
             data={[
               { value: "trial", label: "by trial" },
               { value: "device", label: "by node and GPU" },

@@ -43,13 +43,18 @@ const TRIALS = [0, 1].map(
 );
 const nothing = () => {};
 
-function table(fronts: ReadonlyMap<number, number> | null, expected: Expected | null = null, labels = {}) {
+function table(
+  fronts: ReadonlyMap<number, number> | null,
+  expected: Expected | null = null,
+  labels = {},
+  trials = TRIALS,
+) {
   return (
     <MantineProvider env="test">
       <TrialTable
         experiment={{ ...EXPERIMENT, labels }}
-        trials={TRIALS}
-        rows={TRIALS}
+        trials={trials}
+        rows={trials}
         total={2}
         rank={new Map()}
         fronts={fronts}
@@ -104,4 +109,18 @@ it("names parameters as the choices are labeled now", () => {
   expect(headers()).toContain("optimizer/adam/lr");
   rerender(table(null, null, { optimizer: ["adamw"] }));
   expect(headers()).toContain("optimizer/adamw/lr");
+});
+
+it("shortens a long name and a long category, which can be read in full as tooltips", () => {
+  const name = "n".repeat(200);
+  const category = "c".repeat(200);
+  const trials = TRIALS.map((trial) => ({ ...trial, params: { [name]: category, lr: "adam" } }));
+  render(table(null, null, {}, trials));
+  const head = screen.getByRole("button", { name });
+  expect(head.textContent).toMatch(/^n+…n+$/);
+  expect(head.textContent.length).toBeLessThan(60);
+  expect(head.title).toBe(name);
+  const [cell] = screen.getAllByText(category);
+  expect(cell!.closest("td")!.title).toBe(category);
+  expect(screen.getAllByText("adam")[0]!.closest("td")!.hasAttribute("title")).toBe(false);
 });

@@ -29,6 +29,7 @@ import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, 
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
+import { useAtOnce } from "../common/useAtOnce";
 
 /** The columns that a user has hidden, and those that stay in sight. */
 export interface ColumnChoice {
@@ -85,6 +86,10 @@ interface TrialTableProps {
 const ROW = 31;
 /** The height of a row on a phone. There, it has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
+/** The maximum number of letters of a column's name. */
+const MOST_IN_HEAD = 48;
+/** A value with more letters than this may be cut at the edge of its column, so it gets a tooltip. */
+const MOST_IN_CELL = 30;
 /** The maximum number of letters of a parameter's name on a phone, so that the value after it is visible. */
 const MOST_LETTERS = 19;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
@@ -247,6 +252,9 @@ export function TrialTable(props: TrialTableProps) {
           : (column.id === "best" || column.id === EXPECTED) && experiment.mode === "max",
       });
     const left = tableColumn.getIsPinned() ? tableColumn.getStart("left") : null;
+    const name = shortened(column.label, MOST_IN_HEAD);
+    const isCut = name !== column.label;
+    const hint = isCut ? [column.label, column.hint].filter(Boolean).join(": ") : column.hint;
     return (
       <th
         key={column.id}
@@ -259,11 +267,11 @@ export function TrialTable(props: TrialTableProps) {
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
         {tableColumn.getCanSort() ? (
-          <button type="button" title={column.hint} onClick={flip}>
-            <Breakable name={column.label} end={<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>} />
+          <button type="button" title={hint} aria-label={isCut ? column.label : undefined} onClick={flip}>
+            <Breakable name={name} end={<i aria-hidden>{active ? (sort.descending ? "▾" : "▴") : ""}</i>} />
           </button>
         ) : (
-          <span title={column.hint}>{column.label}</span>
+          <span title={hint}>{name}</span>
         )}
       </th>
     );
@@ -430,13 +438,8 @@ function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
           {columns.map((column) => (
             <div key={column.id}>
               <label>
-                <input
-                  type="checkbox"
-                  checked={column.getIsVisible()}
-                  disabled={!column.getCanHide()}
-                  onChange={(event) => column.toggleVisibility(event.currentTarget.checked)}
-                />{" "}
-                {metaOf(column).label}
+                <ColumnTick column={column} />{" "}
+                <span title={metaOf(column).label}>{shortened(metaOf(column).label, MOST_IN_HEAD)}</span>
               </label>
               {column.id !== "number" && (
                 <button
@@ -453,6 +456,18 @@ function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
         </div>
       </Popover.Dropdown>
     </Popover>
+  );
+}
+
+function ColumnTick({ column }: { column: TableColumn<Trial> }) {
+  const [shown, show] = useAtOnce(column.getIsVisible(), (on) => column.toggleVisibility(on));
+  return (
+    <input
+      type="checkbox"
+      checked={shown}
+      disabled={!column.getCanHide()}
+      onChange={(event) => show(event.currentTarget.checked)}
+    />
   );
 }
 
@@ -495,6 +510,7 @@ const Row = memo(function Row(props: RowProps) {
           data-pinned={pinned !== null}
           data-column={column.id.startsWith("param:") ? "param" : column.id}
           style={pinStyle(pinned, column.id)}
+          title={longText(trial, column)}
         >
           {column.id === "number" && (
             <input
@@ -514,6 +530,13 @@ const Row = memo(function Row(props: RowProps) {
     </tr>
   );
 });
+
+/** Return the text of a parameter that may be wider than its column. */
+function longText(trial: Trial, column: Column): string | undefined {
+  if (!column.id.startsWith("param:")) return undefined;
+  const text = param(column.value(trial));
+  return text.length > MOST_IN_CELL ? text : undefined;
+}
 
 /** "mean 0.098 of trials 14, 31, 33" */
 function runsWords(runs: ReturnType<Expected["runs"]>): string {

@@ -6,6 +6,7 @@ import { hasEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
 import { Heading } from "../common/Heading";
 import { ProblemBox } from "../common/Problem";
+import { useAtOnce } from "../common/useAtOnce";
 import { lineageQuery, mayHaveChanged, Schedule } from "./Schedule";
 import classes from "./TrialDetails.module.css";
 
@@ -27,6 +28,7 @@ export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
   const { best_iteration, segments } = trial;
   const choice = best_iteration !== null && (segments.length > 1 || mayHaveChanged(segments));
   const at = choice && address.get("weights") === "best" ? "best" : "newest";
+  const [shownAt, setAt] = useAtOnce<string>(at, (one) => address.set({ weights: one === "best" ? "best" : null }));
   const query = useQuery({
     ...lineageQuery(trial.id, at, at === "best" ? best_iteration : segments.length),
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS, // the newest segment grows
@@ -40,8 +42,8 @@ export function Lineage({ trial, labels, onSelect, address }: OfTrialProps) {
           size="xs"
           mb={8}
           aria-label="Weights"
-          value={at}
-          onChange={(value) => address.set({ weights: value === "best" ? "best" : null })}
+          value={shownAt}
+          onChange={setAt}
           data={[
             { value: "newest", label: `newest (iteration ${trial.iteration})` },
             { value: "best", label: `best value (iteration ${best_iteration})` },

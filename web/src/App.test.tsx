@@ -1,0 +1,41 @@
+import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
+import { act, render, screen } from "@testing-library/react";
+import { MemoryRouter, Route, Routes } from "react-router";
+import { afterEach, expect, it, vi } from "vitest";
+import { api, ApiError } from "./api/client";
+import { App } from "./App";
+
+afterEach(() => void vi.restoreAllMocks());
+
+function Page() {
+  useQuery({ queryKey: ["down"], queryFn: () => Promise.reject(new ApiError(503, "starting")) });
+  useQuery({ queryKey: ["asked"], queryFn: () => api.audit() });
+  return <p>the page</p>;
+}
+
+it("the notice of a service that is down is not about the page that the sign-in form hides", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: null } as never);
+  const asked = vi.spyOn(api, "audit").mockResolvedValue({ items: [], next_page_token: null });
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={client}>
+        <MemoryRouter>
+          <Routes>
+            <Route element={<App />}>
+              <Route path="*" element={<Page />} />
+            </Route>
+          </Routes>
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  const notice = () => screen.queryByText("The service is not responding.");
+  await vi.waitFor(() => expect(notice()).toBeTruthy());
+  asked.mockRejectedValue(new ApiError(401, "a token is needed"));
+  await act(() => client.refetchQueries({ queryKey: ["asked"] }));
+  await screen.findByLabelText(/Token/);
+  expect(client.getQueryState(["down"])!.error).toBeTruthy();
+  expect(notice()).toBeNull();
+});
