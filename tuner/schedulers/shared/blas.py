@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from threadpoolctl import ThreadpoolController
+
+_lock = threading.Lock()
+_limits: list[AbstractContextManager[object]] = []  # one for each thread inside `one_thread`
 
 
 @functools.cache
@@ -15,11 +20,20 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """Return a context in which BLAS uses one thread.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let BLAS use one thread in the `with` block.
 
     The matrices of the models are small. On a busy machine, several threads use ten times the CPU of one, because they wait
-    for each other in busy loops.
+    for each other in busy loops. The limit holds for the whole process. If several threads are inside such a block, the last
+    one that leaves it ends the limit.
     """
-    found: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
-    return found
+    libraries = _libraries()
+    with _lock:
+        # Each limit remembers the number of threads before it. So they end in the reverse order, whichever thread leaves first.
+        _limits.append(libraries.limit(limits=1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _lock:
+            _limits.pop().__exit__(None, None, None)
