@@ -66,10 +66,12 @@ def test_a_search_that_another_driver_takes_is_followed(
     assert ["following it" in line for line in progress.said] == [True]
 
 
+@pytest.mark.parametrize("taken", [LostLease("taken"), Conflict("driven")])
 def test_on_ray_it_is_followed_after_a_restart_of_the_driver_too(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+    taken: Exception, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors: list[Exception] = [RayActorError(), LostLease("taken")]
+    """After a Conflict, the script slept for the length of a lease, without progress, and did not hear Ctrl-C."""
+    errors: list[Exception] = [RayActorError(), taken]
 
     def wait(*_: Any) -> None:
         raise errors.pop(0)
@@ -82,7 +84,9 @@ def test_on_ray_it_is_followed_after_a_restart_of_the_driver_too(
     monkeypatch.setattr(driving, "_wait", wait)
     progress: Any = Told()
     name = ended(sqlite_store)
-    driving.drive_on_ray(sqlite_store, Settings(), name, None, progress, Interrupts(lambda name: None), "", True)
+    driving.drive_on_ray(
+        sqlite_store, Settings(lease_s=0.01), name, None, progress, Interrupts(lambda name: None), "", True
+    )
     assert ["following it" in line for line in progress.said] == [False, True]
 
 
@@ -166,26 +170,3 @@ def test_on_ray_it_is_continued_too_however_often_others_take_it(
     progress: Any = Told()
     driving.drive_on_ray(sqlite_store, Settings(), left, None, progress, Interrupts(lambda name: None), "", True)
     assert errors == []
-
-
-def test_after_a_restart_of_the_driver_a_search_that_a_service_has_taken_is_followed(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The script slept for the length of a lease instead, without progress, and did not hear Ctrl-C."""
-    errors: list[Exception] = [RayActorError(), Conflict("driven")]
-
-    def wait(*_: Any) -> None:
-        raise errors.pop(0)
-
-    @contextlib.contextmanager
-    def borrow(*_: Any, keep: bool) -> Iterator[Any]:
-        yield None
-
-    monkeypatch.setattr(kept, "borrow", borrow)
-    monkeypatch.setattr(driving, "_wait", wait)
-    progress: Any = Told()
-    name = ended(sqlite_store)
-    driving.drive_on_ray(
-        sqlite_store, Settings(lease_s=0.01), name, None, progress, Interrupts(lambda name: None), "", True
-    )
-    assert "following it" in progress.said[-1]

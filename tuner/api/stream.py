@@ -13,17 +13,17 @@ import contextlib
 import itertools
 import json
 import logging
-import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from tuner.api import schemas
 from tuner.api.access.permission import Permission
+from tuner.domain.json_values import plain
 from tuner.errors import NotFound, Retryable, StoreError
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 
@@ -465,16 +465,3 @@ def _encoded(experiment: str, item: StreamItem) -> bytes:
 
 def _message(seq: int, event: str, data: str) -> bytes:
     return f"id: {seq}\nevent: {event}\ndata: {data}\n\n".encode()
-
-
-def plain(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinities, which JSON does not have."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case _:
-            return value

@@ -482,8 +482,8 @@ def test_a_finder_still_runs_if_fit_is_called_again_after_an_error(
         return found_rate(model, config)
 
     finder = importlib.import_module(FLAVOURS[1]).callbacks.LearningRateFinder(num_training_steps=10)
-    callbacks = [tuner.lightning.ReportCallback(lightning=FLAVOURS[1]), finder]
-    made = trainer(FLAVOURS[1], max_epochs=1, callbacks=callbacks)
+    ours = tuner.lightning.ReportCallback(lightning=FLAVOURS[1])
+    made = trainer(FLAVOURS[1], max_epochs=1, callbacks=[ours, finder])
     model = module(FLAVOURS[1], CONFIG, fails_once)
     model.lr = CONFIG["lr"]
     with trial() as running:
@@ -492,6 +492,7 @@ def test_a_finder_still_runs_if_fit_is_called_again_after_an_error(
         made.fit(model, *loaders())
     assert finder.optimal_lr is not None
     assert len(running.reports) == 1
+    assert not ours._optimizer_states, "those of the finder's own checkpoint"
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -520,26 +521,6 @@ def test_a_rate_can_be_looked_for_before_fit_goes_on(
         resumed = find_and_fit()
     assert torch.equal(resumed.layer.weight, uninterrupted.layer.weight)
     assert [r.metrics for r in second.reports] == [r.metrics for r in whole.reports[2:]]
-
-
-def test_fit_can_be_called_again_with_a_finder_after_it_failed_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pl = importlib.import_module(FLAVOURS[1])
-    ours = tuner.lightning.ReportCallback(lightning=FLAVOURS[1])
-    finder = pl.callbacks.LearningRateFinder(num_training_steps=10)
-    made = trainer(FLAVOURS[1], max_epochs=1, callbacks=[ours, finder])
-    failing = module(FLAVOURS[1], CONFIG, lambda model, config: 1 / 0)
-    failing.lr = CONFIG["lr"]
-    model = module(FLAVOURS[1], CONFIG, plain)
-    model.lr = CONFIG["lr"]
-    with trial() as run:
-        with pytest.raises(ZeroDivisionError):
-            made.fit(failing, *loaders())
-        made.fit(model, *loaders())
-    assert len(run.reports) == 1
-    assert not ours._optimizer_states, "those of the finder's own checkpoint"
 
 
 def test_fit_after_a_validation_of_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
