@@ -242,6 +242,9 @@ def test_submit_reads_numbers_with_an_exponent(
     [
         ("1e-5", 1e-5), ("-1E3", -1000.0), ("1.5e+3", 1500.0), (".5e1", 5.0), ("2.e2", 200.0),
         ("2026-01-31", "2026-01-31"), ("12", 12), ("0.5", 0.5), ("e5", "e5"), ("1e", "1e"), ("true", True),
+        ("on", "on"), ("No", "No"), ("1:30", "1:30"), ("1_000", "1_000"), ("010", 10), ("089", 89), ("0o17", 15), ("0xfF", 255),
+        ("-0x1", "-0x1"), ("0b1", "0b1"), ("[off, y]", ["off", "y"]), ("+3", 3), ("~", None), ("", None), ("-.INF", -math.inf),
+        ("\n  <<: {a: 1}\n  b: 2", {"a": 1, "b": 2}),
     ],
 )  # fmt: skip
 def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, value: object) -> None:

@@ -68,7 +68,9 @@ def parse_spec(
         if spec is not None:
             check_elastic(spec, errors)
             if may_be_experiment_id(spec.name):
-                errors.append(("/name", "has the form of an experiment's id, so it would be taken for one: choose another name"))
+                errors.append(
+                    ("/name", "has the form of an experiment's id, so it would be taken for one: choose another name")
+                )
     check_sections(plain, model, errors)
     space, parts = _checked_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
