@@ -485,6 +485,16 @@ def test_arguments_that_no_search_could_use(options: dict[str, Any], message: st
     assert message in str(caught.value)
 
 
+def test_whole_numbers_may_be_floats_as_in_run() -> None:
+    counts = {"num_samples": 4.0, "max_concurrent_trials": np.float64(2), "seed": 1.0, "num_workers": 1.0}
+    found = search(max_t=3.0, scheduler="fifo", **counts)
+    assert (
+        found.history
+        == search(max_t=3, scheduler="fifo", **{name: int(count) for name, count in counts.items()}).history
+    )
+    assert [trial.iteration for trial in found.trials] == [3] * 4
+
+
 def test_mistakes_in_every_argument_are_told_of_at_once() -> None:
     with pytest.raises(SpecError) as caught:
         simulate(
