@@ -167,7 +167,7 @@ def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_tex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
-    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70}
+    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70, "heads": [{}, {}]}
     with tuner.create_study(space, metric="loss", mode="min", name="nets") as study:
         while (trial := study.ask()) is not None:
             trial.tell({"loss": 0.5})
@@ -176,6 +176,7 @@ def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_tex
     assert found["config/layer"].tolist() == ["[64, 'relu']", "[32, 'tanh']"]
     assert [list(shape) for shape in found["config/shape"]] == [[3, 3], [3, 3]]
     assert found["config/id"].tolist() == [str(2**70)] * 2
+    assert found["config/heads"].tolist() == ["[{}, {}]"] * 2
 
 
 def test_what_is_not_finite_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

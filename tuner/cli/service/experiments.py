@@ -328,9 +328,12 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
 def _has_one_type(column: pd.Series[Any]) -> bool:
     """Return True if a column of a parquet file, whose columns have one type, can have these values."""
     import pyarrow
+    import pyarrow.parquet
 
     try:
-        pyarrow.Array.from_pandas(column)
+        values = pyarrow.Array.from_pandas(column)
+        # Some types cannot be in a file, such as that of objects without fields.
+        pyarrow.parquet.write_table(pyarrow.table({"column": values[:0]}), pyarrow.BufferOutputStream())
     except (pyarrow.ArrowException, OverflowError):  # OverflowError: an integer has more than 64 bits
         return False
     return True
