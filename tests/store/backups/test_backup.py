@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -147,9 +148,23 @@ def test_a_backup_of_postgresql_may_have_any_name(postgres_url: str, tmp_path: P
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "copy").write_bytes(content)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=re.escape(str(tmp_path / "copy"))):
         restore(other_url, tmp_path / "copy")
     assert not Path(other_url.removeprefix("sqlite:///")).exists()
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_restore_names_the_file_that_is_no_database(sqlite_url: str, tmp_path: Path, force: bool) -> None:
+    with Store.open(sqlite_url) as store:
+        store.migrate()
+    backup(sqlite_url, tmp_path / "copy")
+    (tmp_path / "damaged.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(
+        StoreError, match=r"damaged\.db: file is not a database; move it away, and restore the backup again"
+    ):
+        restore(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "copy", force=force)
+    with pytest.raises(StoreError, match=r"damaged\.db: file is not a database\n"):
+        backup(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "another copy")
 
 
 def test_a_backup_of_a_newer_version_replaces_nothing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
