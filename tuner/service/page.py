@@ -26,8 +26,7 @@ class Page:
     """Serves the API and the web UI from a thread, without a driver, so that the user of a script can watch its searches.
 
     Raises:
-        SpecError: the port that was given cannot be used. If none was given and that of the settings cannot be used, a free one is
-            taken.
+        SpecError: the port that was given cannot be used. If that of the settings cannot be used, a free one is taken instead.
     """
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
