@@ -20,6 +20,7 @@ from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, StoreError
 from tuner.store import Store
 from tuner.store.backups import backup as backup_of
+from tuner.store.backups import exchange
 from tuner.store.backups.backup import backup, restore
 from tuner.store.service.access import Role
 from tuner.store.sql import connect as connections
@@ -296,14 +297,17 @@ def test_a_backup_of_sqlite_moves_to_postgresql(
     assert rows(postgres_url) == rows(sqlite_url)
 
 
-def test_a_folder_for_temporary_files_on_a_network_disk_is_named(
+def test_files_that_only_one_process_uses_have_no_write_ahead_log_and_may_be_on_any_disk(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(sqlite_store)
-    backup(sqlite_url, tmp_path / "copy")
     monkeypatch.setattr(connections, "file_system", lambda *_: ("nfs4", "/tmp"))
-    with pytest.raises(StoreError, match="^temporary files are in .* set TMPDIR to a folder on a local disk"):
-        restore("postgresql://nobody@localhost:1/nothing", tmp_path / "copy")
+    (tmp_path / "folder").mkdir()
+    copied = exchange.migrated(Path(sqlite_url.removeprefix("sqlite:///")), tmp_path / "folder")
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["copy.db"]
+    with closing(sqlite3.connect(copied)) as read:
+        assert read.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert read.execute("SELECT count(*) FROM experiment").fetchone() == (1,)
 
 
 @pytest.mark.postgres
@@ -312,10 +316,10 @@ def test_a_backup_of_postgresql_may_be_on_a_network_disk(
 ) -> None:
     with Store.open(postgres_url) as store:
         made, *_ = begin(store)
-    disk = tmp_path / "disk"
+    disk, home = tmp_path / "disk", Path(other_url.removeprefix("sqlite:///"))
     disk.mkdir()
     monkeypatch.setattr(
-        connections, "file_system", lambda path, _mounts: ("nfs4", "/disk") if disk in path.parents else ("ext4", "/")
+        connections, "file_system", lambda path, _mounts: ("ext4", "/") if path == home else ("nfs4", "/disk")
     )
     backup(postgres_url, disk / "copy")
     assert [path.name for path in disk.iterdir()] == ["copy"]
