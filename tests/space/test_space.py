@@ -122,6 +122,9 @@ def test_the_bounds_of_a_stepped_domain_are_values_of_it() -> None:
             assert space.parameters[0].contains(value)
         for value in (1 + q, 1.001, -q, 0.5, math.inf, math.nan):
             assert not space.parameters[0].contains(value)
+    far = Space.from_python({"x": quniform(0, 1e12, 1)}).parameters[0]
+    assert far.contains(1e12)
+    assert not far.contains(1e12 + 1)
 
 
 def test_objects_of_ray_tune_have_the_same_bounds() -> None:

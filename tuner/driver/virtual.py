@@ -244,9 +244,9 @@ def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal
     if resources_allocation not in ("even", "top"):
         raise SpecError(f'expected "even" or "top", got {show(resources_allocation)}', "/resources_allocation")
     if not isinstance(num_workers, Mapping):
-        num_workers = _whole(num_workers)
-        _check_count("num_workers", num_workers, 1)
-        return Scaling(num_workers=num_workers)
+        count = _whole(num_workers)
+        _check_count("num_workers", count, 1)
+        return Scaling(num_workers=count)
     whole = all(isinstance(value, Integral) for value in num_workers.values())
     if num_workers.keys() != {"min", "max"} or not whole or not 1 <= num_workers["min"] <= num_workers["max"]:
         raise SpecError(f'expected an integer or {{"min": 1, "max": 8}}, got {dict(num_workers)}', "/num_workers")

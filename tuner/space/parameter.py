@@ -136,8 +136,8 @@ class Parameter:
                 if not is_number(value):
                     return False
                 if self.step is None:
-                    return self.lower <= value <= self.upper
-                return abs(value - self._snap(value)) <= 1e-9 * max(self.step, abs(value))
+                    return bool(self.lower <= value <= self.upper)
+                return bool(abs(value - self._snap(value)) <= min(1e-9 * max(self.step, abs(value)), self.step / 2))
 
     def normal_form(self, value: Any) -> Any:
         """Return a valid value in the form that `sample` produces: a plain int, float or category."""
