@@ -239,6 +239,7 @@ def test_processes_that_an_import_has_started_end_with_the_check(alone: Entrypoi
                 open({str(tmp_path)!r} + f"/pid-{{daemon}}", "w").write(str(os.getpid()))
                 os.write(writing, b"x")
                 time.sleep(1000)
+                os._exit(0)
             os.read(reading, 1)
         def train(config): ...
     """
