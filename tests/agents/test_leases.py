@@ -35,6 +35,26 @@ def test_an_answer_of_another_server_is_explained(answer: httpx.Response, said: 
     asyncio.run(ask())
 
 
+def test_an_agent_that_has_got_no_trial_yet_stays_with_the_experiment_that_its_name_meant() -> None:
+    called: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        called.append(request.url.path)
+        return httpx.Response(204, headers={"Content-Location": "/api/v1/experiments/exp_1/assignments"})
+
+    async def ask() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        try:
+            assert [await leases.ask("r1"), await leases.ask("r2")] == [None, None]
+        finally:
+            await leases.close()
+
+    asyncio.run(ask())
+    assert called == [f"/api/v1/experiments/{name}/assignments" for name in ("far", "exp_1")]
+
+
 def test_calls_about_a_lease_name_its_experiment() -> None:
     """Two loops ask with the name, and another experiment gets the name in between."""
     assignments = iter([{"experiment_id": "exp_1", "lease": "seg_1"}, {"experiment_id": "exp_2", "lease": "seg_2"}])

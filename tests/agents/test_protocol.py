@@ -165,7 +165,12 @@ def test_the_limit_of_the_spec_counts(sqlite_service: AgentService) -> None:
     service = sqlite_service
     name = service.create(num_samples=20, limits={"max_concurrent_trials": 1})
     got = service.ask(name)
-    assert service.client.post(f"/experiments/{name}/assignments", json={"wait_s": 0.3}).status_code == 204
+    none = service.client.post(f"/experiments/{name}/assignments", json={"wait_s": 0.3})
+    identifier = service.get(f"/experiments/{name}")["id"]
+    assert (none.status_code, none.headers["Content-Location"]) == (
+        204,
+        f"/api/v1/experiments/{identifier}/assignments",
+    )
     service.about(got, "complete", {"metrics": {"loss": 0.5}})
     assert service.ask(name)["trial"] == 1
 

@@ -412,15 +412,28 @@ def test_trials_end_at_the_smaller_max_t_and_the_log_names_both(max_t: int | Non
     assert noted == ([] if max_t is None else [both])
 
 
-@pytest.mark.parametrize("scheduler", sorted({*schedulers.REGISTRY} - {"pbt_replay", "async_hyperband"}))
-def test_the_log_says_if_the_scheduler_disregards_the_constraints(scheduler: str) -> None:
-    for constraints in ({"loss": {"max": 1}}, {}):
-        own = {"type": "tpe", "constraints": constraints}
-        result = search(scheduler=scheduler, search_alg=own, num_samples=4)
-        said = any(
-            "without regard to the constraints" in note.reason for note in result.decisions if isinstance(note, d.Note)
-        )
-        assert said == (bool(constraints) and scheduler not in ("asha", "fifo", "freeze_thaw"))
+def tempting(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    """Simulate a loss that is best where the size is above 0.5."""
+    step = checkpoint or 0
+    while True:
+        step += 1
+        yield Step({"loss": config["x"] + 1 / step, "size": 1 - config["x"]}, checkpoint=step)
+
+
+@pytest.mark.parametrize("scheduler", sorted({*schedulers.REGISTRY} - {"pbt_replay", "async_hyperband", "fifo"}))
+def test_trials_that_violate_the_constraints_lose_to_those_that_satisfy_them(scheduler: str) -> None:
+    constraints = {"size": {"max": 0.5}}
+    own = {"type": "tpe", "constraints": constraints, "n_startup_trials": 100}
+    result = search(tempting, scheduler=scheduler, search_alg=own, num_samples=24)
+    if scheduler in ("pbt", "pb2"):
+        moves = [m for m in result.decisions if isinstance(m, d.Exploit) and "violates" in m.reason]
+        assert moves
+        assert all("satisfies them" in m.reason for m in moves)
+        return
+    lengths: dict[bool, list[float]] = {True: [], False: []}
+    for trial in result.trials:
+        lengths[trial.params["x"] >= 0.5].append(trial.iteration)
+    assert np.mean(lengths[True]) > 1.5 * np.mean(lengths[False])
 
 
 @pytest.mark.parametrize("search_alg", [None, "random", "grid"])
@@ -470,6 +483,16 @@ def test_arguments_that_no_search_could_use(options: dict[str, Any], message: st
             lambda config, checkpoint: iter(()), {"x": tuner.uniform(0, 1)}, **{"metric": "m", "mode": "min", **options}
         )
     assert message in str(caught.value)
+
+
+def test_whole_numbers_may_be_floats_as_in_run() -> None:
+    counts = {"num_samples": 4.0, "max_concurrent_trials": np.float64(2), "seed": 1.0, "num_workers": 1.0}
+    found = search(max_t=3.0, scheduler="fifo", **counts)
+    assert (
+        found.history
+        == search(max_t=3, scheduler="fifo", **{name: int(count) for name, count in counts.items()}).history
+    )
+    assert [trial.iteration for trial in found.trials] == [3] * 4
 
 
 def test_mistakes_in_every_argument_are_told_of_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -269,6 +270,30 @@ def test_constraints_keep_the_search_feasible() -> None:
     assert shares[1] > 0.6
 
 
+@pytest.mark.parametrize("kind", ["random", "grid", "qmc", "bohb"])
+def test_searchers_without_a_model_of_the_constraints_take_them_too(kind: str) -> None:
+    limits = {"cost": {"max": 0.4}}
+    searcher = make({"type": kind, "constraints": limits}, task(FLAT))
+    assert searcher.to_json()["constraints"] == limits
+    assert [(c.metric, c.side, c.bound) for c in searcher.metric_constraints()] == [("cost", "max", 0.4)]
+    plain = from_json({"type": kind})
+    assert "constraints" not in plain.to_json(), "the form that earlier versions have stored"
+    assert list(plain.metric_constraints()) == []
+    with pytest.raises(SpecError, match=r"constraints.cost.mx: .*did you mean max"):
+        from_json({"type": kind, "constraints": {"cost": {"mx": 0.4}}})
+
+
+def test_bohb_learns_from_trials_within_the_constraints() -> None:
+    searcher = make({"type": "bohb", "constraints": {"cost": {"max": 0.5}}}, task(FLAT, (Objective("score", "max"),)))
+    trials, params = Population(), FLAT.sample(random.Random(0))
+    for number, (score, cost) in enumerate([(9.0, 0.9), (1.0, 0.1), (2.0, 0.5), (8.0, 0.6)]):
+        trials.add(Trial(number, params | {"k": number + 1}, last={"score": score, "cost": cost}))
+    rows = [(-trial.last["score"], trial.number, trial.params) for trial in trials]
+    crashed = (math.inf, 2, params | {"k": 8})
+    ranked = searcher._ranked([*rows, crashed], trials)  # type: ignore[attr-defined]
+    assert [one["k"] for one in ranked] == [3, 2, 4, 1, 8]
+
+
 def test_warm_start_is_learned_from() -> None:
     rng = random.Random(5)
     score = hill(FLAT)
@@ -435,7 +460,7 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": ["tpe"]}, "/search/type", "unknown searcher"),
         ({"type": "tpe", "n_startup": 3}, "/search/n_startup", "did you mean n_startup_trials?"),
         ({"type": "tpe", "seed": 3}, "/search/seed", "belongs to the experiment"),
-        ({"type": "random", "x": 3}, "/search/x", "there are none"),
+        ({"type": "random", "x": 3}, "/search/x", "choose from constraints"),
         ({"type": "tpe", "n_startup_trials": -1}, "/search/n_startup_trials", "at least 0"),
         ({"type": "tpe", "n_startup_trials": True}, "/search/n_startup_trials", "expected an integer"),
         ({"type": "tpe", "multivariate": 1}, "/search/multivariate", "true or false"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def errors_of(data: Any, **kwargs: Any) -> list[tuple[str, str]]:
         (qrandint(0, 3), [0, 1, 2]),
         (qlograndint(2, 8, 2), [2, 4, 6, 8]),
         (quniform(0, 0.3, 0.1), [0.0, 0.1, 0.2, 0.3]),
+        (quniform(0, 1, 1 / 3), [0.0, 1 / 3, 2 / 3, 1.0]),
         (qloguniform(0.1, 0.3, 0.1), [0.1, 0.2, 0.3]),
         (choice(["a", None, True, 1]), ["a", None, True, 1]),
     ],
@@ -110,6 +112,19 @@ def test_normal_domains() -> None:
 
 def test_steps_have_no_dust_of_binary_fractions() -> None:
     assert set(map(str, draws(quniform(0, 1, 0.1)))) == {f"{i / 10}" for i in range(11)}
+
+
+def test_the_bounds_of_a_stepped_domain_are_values_of_it() -> None:
+    for q in (1 / 3, 0.3333333333):
+        space = Space.from_python({"x": quniform(0, 1, q)})
+        assert space.check({"x": 1})["x"] == space.parameters[0].upper
+        for value in (0.9999999999999999, 2 * q):
+            assert space.parameters[0].contains(value)
+        for value in (1 + q, 1.001, -q, 0.5, math.inf, math.nan):
+            assert not space.parameters[0].contains(value)
+    far = Space.from_python({"x": quniform(0, 1e12, 1)}).parameters[0]
+    assert far.contains(1e12)
+    assert not far.contains(1e12 + 1)
 
 
 def test_objects_of_ray_tune_have_the_same_bounds() -> None:

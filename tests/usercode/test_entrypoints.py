@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,31 @@ def test_a_process_that_an_import_has_forked_does_not_delay_the_answer(
         def train(config): ...
     """
     assert alone.check("forks:train", [module(tmp_path, "forks", source)]).name == "forks:train"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its orphaned descendants")
+def test_processes_that_an_import_has_started_end_with_the_check(alone: EntrypointChecker, tmp_path: Path) -> None:
+    source = f"""
+        import os, time
+        for daemon in (False, True):
+            reading, writing = os.pipe()
+            if os.fork() == 0:
+                if daemon:
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                open({str(tmp_path)!r} + f"/pid-{{daemon}}", "w").write(str(os.getpid()))
+                os.write(writing, b"x")
+                time.sleep(1000)
+                os._exit(0)
+            os.read(reading, 1)
+        def train(config): ...
+    """
+    alone.check("starts:train", [module(tmp_path, "starts", source)])
+    for pid in (int(file.read_text()) for file in tmp_path.glob("pid-*")):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert len(list(tmp_path.glob("pid-*"))) == 2
 
 
 def test_a_module_that_starts_a_search_when_it_is_imported_is_refused(

@@ -150,6 +150,8 @@ class Leases:
         if answer is None:
             assert error is not None
             raise protocol.unreachable(self.address, error)
+        if location := answer.headers.get("Content-Location"):  # no trial is available; older services do not send this
+            self._experiment = location.split("/")[-2]
         if answer.status_code == _GONE:
             raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)

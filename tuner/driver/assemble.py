@@ -110,11 +110,6 @@ def set_up(
         with mistakes:
             stopper.setup(context)
     mistakes.check()
-    if searcher.metric_constraints() and not scheduler.HEEDS_CONSTRAINTS:
-        notes.append(
-            f"{scheduler.TYPE} compares trials without regard to the constraints, so trials that violate them may train "
-            "instead of others; asha and freeze_thaw rank such trials last"
-        )
     if (words := scheduler.budget_words()) is not None:
         notes.append(f"budget: {words}")
     return spec, scheduler, searcher, stopper, notes

@@ -126,6 +126,12 @@ def simulate(
     An exception in `evaluate` fails the trial, as it would on a cluster. A bad space, scheduler or option raises
     SpecError. Warnings that `tuner.run` would print are issued as UserWarning and are in the result's `warnings`.
     """
+    num_samples, max_t, max_failed_trials, max_failures = map(
+        _whole, (num_samples, max_t, max_failed_trials, max_failures)
+    )
+    max_concurrent_trials, repeats, cluster_workers, seed = map(
+        _whole, (max_concurrent_trials, repeats, cluster_workers, seed)
+    )
     mistakes = ErrorCollector()
     for name, count, least in (
         ("num_samples", num_samples, 1),
@@ -205,6 +211,12 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
+def _whole(value: Any) -> Any:
+    """Return a whole number as an int, as `tuner.run` does for 3.0, and any other value as it is."""
+    plain = _plain(value)
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+
+
 def _check_count(name: str, value: Any, least: int) -> None:
     """Raise SpecError unless the value is None or a whole number of at least `least`."""
     if value is None:
@@ -232,8 +244,9 @@ def _scaling(num_workers: int | Mapping[str, int], resources_allocation: Literal
     if resources_allocation not in ("even", "top"):
         raise SpecError(f'expected "even" or "top", got {show(resources_allocation)}', "/resources_allocation")
     if not isinstance(num_workers, Mapping):
-        _check_count("num_workers", num_workers, 1)
-        return Scaling(num_workers=num_workers)
+        count = _whole(num_workers)
+        _check_count("num_workers", count, 1)
+        return Scaling(num_workers=count)
     whole = all(isinstance(value, Integral) for value in num_workers.values())
     if num_workers.keys() != {"min", "max"} or not whole or not 1 <= num_workers["min"] <= num_workers["max"]:
         raise SpecError(f'expected an integer or {{"min": 1, "max": 8}}, got {dict(num_workers)}', "/num_workers")

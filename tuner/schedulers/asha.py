@@ -16,16 +16,14 @@ from tuner.domain.decisions import Decision, Stop
 from tuner.domain.trial import Population
 from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared.rungs import survivors
-from tuner.schedulers.shared.wording import below_the_cut, rank_in_words, time_in_words
+from tuner.schedulers.shared.standing import standing
+from tuner.schedulers.shared.wording import below_the_cut, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
-
-VIOLATING = -1e300
-"""A number below all scores. The entries of trials that violate the constraints are computed from it."""
 
 
 @dataclass(slots=True)
 class AshaState:
-    rungs: list[list[SortedList[float]]]  # bracket -> rung -> scores of the trials that have reached it, ascending
+    rungs: list[list[SortedList[float]]]  # bracket -> rung -> standings of the trials that have reached it, ascending
     passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
     newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
 
@@ -46,25 +44,17 @@ class ASHAScheduler(SuccessiveHalving):
     RUNG = SortedList
 
     def _enter(self, fact: TrialReported, rung: SortedList[float], trials: Population) -> None:
-        rung.add(self._entry(fact, trials))
+        rung.add(standing(fact.score, trials[fact.trial].last, self.context))
 
     def _judge(self, fact: TrialReported, rung: SortedList[float], trials: Population) -> Sequence[Decision]:
         context = self.context
         count = max(1, survivors(len(rung), self._eta))
-        cut, entry = rung[-count], self._entry(fact, trials)
+        cut, entry = rung[-count], standing(fact.score, trials[fact.trial].last, context)
         if entry >= cut:
             return ()
         rank = len(rung) - rung.bisect_right(entry) + 1
-        if entry < fact.score:
-            why = f"it violates the constraints, and trials that satisfy them come first; {rank_in_words(rank, len(rung), count)}"
-        else:
-            why = below_the_cut(context.objective, fact.score, cut, rank, len(rung), count)
+        why = below_the_cut(context.objective, entry, cut, rank, len(rung), count)
         return (Stop(trial=fact.trial, reason=f"stopped at {time_in_words(context.time_attr, fact.t)}: {why}"),)
-
-    def _entry(self, fact: TrialReported, trials: Population) -> float:
-        """Return the trial's score, or a value below all scores if it violates the constraints, lower for larger violations."""
-        excess = sum(max(0.0, c.excess(trials[fact.trial].last)) for c in self.context.constraints)
-        return VIOLATING * (1 + excess / (1 + excess)) if excess > 0 else fact.score
 
 
 #: The name in Ray Tune. With several `brackets`, this is asynchronous HyperBand.

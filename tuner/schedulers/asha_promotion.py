@@ -16,11 +16,12 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population
 from tuner.schedulers.base import Choice, Fact, TrialEnded, TrialReported, can_resume
 from tuner.schedulers.shared.rungs import survivors
+from tuner.schedulers.shared.standing import standing
 from tuner.schedulers.shared.wording import score_and_rank, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 Entry = tuple[float, int]
-"""An entry of a rung: (score, -order of arrival). Greater entries are better, so among equal scores the earlier one wins."""
+"""An entry of a rung: (standing, -order of arrival). Greater entries are better, so among equals the earlier one wins."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     A free worker group resumes a trial that is among the top floor(n/eta) of its rung's n entries and has not been
     promoted from that rung. Higher rungs come first, then better trials. If there is no such trial, a new one is
     started. A trial that would be promoted as soon as it arrives continues without a pause. Each trial is promoted once
-    per rung. Among trials with equal scores, the trial that arrived first is better.
+    per rung. Among trials with equal scores, the trial that arrived first is better. Trials that violate
+    the constraints of the search are ranked below all other trials.
 
     The trainable should save a checkpoint at each pause. If it saves none, each promotion restarts the trial from the
     beginning (the decision's reason says so), and `asha` is the better choice.
@@ -61,7 +63,6 @@ class ASHAPromotionScheduler(SuccessiveHalving):
     """
 
     TYPE = "asha_promotion"
-    HEEDS_CONSTRAINTS = False
     STATE = PromotionState
     RUNG = PromotionRung
 
@@ -82,7 +83,7 @@ class ASHAPromotionScheduler(SuccessiveHalving):
 
     def _enter(self, fact: TrialReported, rung: PromotionRung, trials: Population) -> None:
         self._leave(fact.trial)
-        entry = (fact.score, -len(rung.trials))
+        entry = (standing(fact.score, trials[fact.trial].last, self.context), -len(rung.trials))
         rung.trials.append(fact.trial)
         rung.entries.add(entry)
         rung.waiting.add(entry)
@@ -115,7 +116,8 @@ class ASHAPromotionScheduler(SuccessiveHalving):
 
     def _judge(self, fact: TrialReported, rung: PromotionRung, trials: Population) -> Sequence[Decision]:
         where = time_in_words(self.context.time_attr, fact.t)
-        compared = self._score_and_rank(rung, (fact.score, 1 - len(rung.trials)))
+        own = standing(fact.score, trials[fact.trial].last, self.context)
+        compared = self._score_and_rank(rung, (own, 1 - len(rung.trials)))
         if self.state.promoted:
             return (Note(reason=f"trial {fact.trial} continues at {where}: {compared}"),)
         return (Pause(trial=fact.trial, reason=f"paused at {where}: {compared}"),)

@@ -174,8 +174,6 @@ class Scheduler(ABC):
     COUNTS_BUDGET: ClassVar[bool] = False
     #: True if the scheduler can continue in a search space that a user has changed; see `amend`
     REVISES: ClassVar[bool] = True
-    #: False if the scheduler compares trials without regard to the constraints of the search
-    HEEDS_CONSTRAINTS: ClassVar[bool] = True
     #: True if the scheduler uses all objectives, not only the first
     SEVERAL_OBJECTIVES: ClassVar[bool] = False
 

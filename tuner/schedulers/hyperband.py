@@ -28,6 +28,7 @@ from tuner.schedulers.base import (
     can_resume,
 )
 from tuner.schedulers.shared.rungs import exact, plain, reduction
+from tuner.schedulers.shared.standing import standing
 from tuner.schedulers.shared.wording import below_the_cut, reached_max_t, score_and_rank, time_in_words
 
 RAYS_MAX_T = 81  # the default of Ray Tune's HyperBandScheduler
@@ -69,7 +70,7 @@ class Bracket:
     members: int = 0
     round: int = 0
     awaited: dict[int, None] = field(default_factory=dict)  # trials of this round that have not reached its level
-    arrived: dict[int, float] = field(default_factory=dict)  # trial -> score, in the order of arrival
+    arrived: dict[int, float] = field(default_factory=dict)  # trial -> standing, in the order of arrival
     winners: dict[int, str] = field(default_factory=dict)  # paused trial to be resumed -> reason, best trial first
 
 
@@ -88,7 +89,7 @@ class HyperBandScheduler(Scheduler):
     A trial that reaches the level of its round waits, paused, for the other trials of its bracket. Meanwhile its
     worker group starts trials of the next brackets. Bands repeat while new trials are allowed. When no more trials are
     allowed, a bracket that is not full continues with the trials that it has. If a trial fails, the next best trial takes
-    its place.
+    its place. Trials that violate the constraints of the search are ranked below all other trials.
 
     Args:
         max_t: R, at which a trial is completed. None: the experiment's max_t; if that is None too, 81 (the default of Ray
@@ -98,7 +99,6 @@ class HyperBandScheduler(Scheduler):
     """
 
     TYPE = "hyperband"
-    HEEDS_CONSTRAINTS = False
 
     def __init__(self, max_t: float | None = None, reduction_factor: float = 3, time_attr: str | None = None) -> None:
         if max_t is not None:
@@ -148,7 +148,7 @@ class HyperBandScheduler(Scheduler):
                 bracket = state.brackets[home]
                 if fact.t >= self._level(bracket) and number in bracket.awaited:
                     del bracket.awaited[number]
-                    bracket.arrived[number] = fact.score
+                    bracket.arrived[number] = standing(fact.score, trials[number].last, self.context)
                     state.newest = number
                     self._close_if_all_came(home)
                     self._went_on(home, number)

@@ -19,6 +19,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.options import check_boolean, check_integer, check_number, options_of
 from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
+from tuner.schedulers.shared.standing import standing, violates
 from tuner.schedulers.shared.wording import reached_max_t, reported, time_in_words
 
 
@@ -26,13 +27,27 @@ from tuner.schedulers.shared.wording import reached_max_t, reported, time_in_wor
 class TrialMeans:
     """The reports of one trial so far."""
 
-    best: float
+    best: float  # its best standing
     t: float  # the value of time_attr at its furthest report
     yielded: float  # the t at which the trial last gave up its worker group; its start if it never has
-    total: float = 0.0  # sum of its scores since the grace period
+    violating: bool = True  # whether no report since the grace period has satisfied the constraints
+    total: float = (
+        0.0  # sum of its scores since the grace period within the constraints; if `violating`, of its standings
+    )
     count: int = 0
     times: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)  # the running mean at each of `times`
+
+    def add(self, t: float, standing: float) -> None:
+        """Add a report to the running mean. Once one has satisfied the constraints, the mean is about such reports only."""
+        outside = violates(standing)
+        if self.violating and not outside:
+            self.violating, self.total, self.count = False, 0.0, 0
+        if self.violating == outside:
+            self.total += standing
+            self.count += 1
+        self.times.append(t)
+        self.means.append(self.total / self.count)
 
     def mean(self, t: float) -> float | None:
         """Return the running mean of the reports up to and including t, or None if there are no such reports."""
@@ -54,7 +69,8 @@ class MedianStoppingRule(Scheduler):
     """Stops a trial at time t if its best value is strictly worse than the median of the other trials' running means.
 
     A running mean is the mean of a trial's reports up to t. It is computed for every other trial that has reached t. Times
-    are compared in whole units of time_attr.
+    are compared in whole units of time_attr. With constraints, only reports that satisfy them count. A trial without such a
+    report is worse than all trials that have one, and is compared with the others by how far it violates the constraints.
 
     Args:
         grace_period: no trial is stopped before this value of time_attr, and the means begin there. The default is 1; Ray
@@ -69,7 +85,6 @@ class MedianStoppingRule(Scheduler):
     """
 
     TYPE = "median"
-    HEEDS_CONSTRAINTS = False
 
     def __init__(
         self,
@@ -113,15 +128,13 @@ class MedianStoppingRule(Scheduler):
         state.newest = None
         if not isinstance(fact, TrialReported):
             return
-        course = state.courses.setdefault(fact.trial, TrialMeans(fact.score, -math.inf, 0.0))
-        course.best = max(course.best, fact.score)
+        own = standing(fact.score, trials[fact.trial].last, self.context)
+        course = state.courses.setdefault(fact.trial, TrialMeans(own, -math.inf, 0.0))
+        course.best = max(course.best, own)
         before, course.t = course.t, max(course.t, fact.t)
         if fact.t <= before or fact.t < self.grace_period:
             return
-        course.total += fact.score
-        course.count += 1
-        course.times.append(fact.t)
-        course.means.append(course.total / course.count)
+        course.add(fact.t, own)
         level = math.floor(fact.t)
         if level not in state.means:
             self._open(level, fact.trial)
@@ -165,7 +178,10 @@ class MedianStoppingRule(Scheduler):
             return means[-k if k < skip else -k - 1]  # type: ignore[no-any-return]
 
         upper = from_top((count + 1) // 2)
-        return count, upper if count % 2 else (upper + from_top(count // 2 + 1)) / 2
+        if count % 2:
+            return count, upper
+        lower = from_top(count // 2 + 1)
+        return count, (upper + lower) / 2 if violates(lower) == violates(upper) else lower
 
     def _verdict(self, number: int) -> str | None:
         """Return why this trial, which has just reported, should stop, or None to let it continue."""
@@ -177,10 +193,18 @@ class MedianStoppingRule(Scheduler):
         if count < self.min_samples_required or best >= median:
             return None
         objective = self.context.objective
+        where = f"at {time_in_words(self.context.time_attr, state.courses[number].t)}: "
+        if violates(best):
+            others = (
+                "the median of {} other trials violates them less"
+                if violates(median)
+                else "most of {} other trials have"
+            )
+            return f"{where}no report of it has satisfied the constraints, and {others.format(count)}"
         side = "below" if objective.mode == "max" else "above"
         return (
-            f"at {time_in_words(self.context.time_attr, state.courses[number].t)}: its best value {reported(objective, best)} "
-            f"is {side} {reported(objective, median)}, the median of the running means of {count} other trials"
+            f"{where}its best value {reported(objective, best)} is {side} {reported(objective, median)}, "
+            f"the median of the running means of {count} other trials"
         )
 
     @staticmethod

@@ -16,13 +16,14 @@ from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import TrialReported
 from tuner.schedulers.shared import pareto
 from tuner.schedulers.shared.rungs import survivors
+from tuner.schedulers.shared.standing import standing, violates
 from tuner.schedulers.shared.wording import rank_in_words, shown, time_in_words
 from tuner.schedulers.successive_halving import SuccessiveHalving
 
 
 @dataclass(slots=True)
 class MoashaState:
-    rungs: list[list[list[tuple[float, ...]]]]  # bracket -> rung -> scores of the trials that have reached it
+    rungs: list[list[list[tuple[float, ...]]]]  # bracket -> rung -> standings of the trials that have reached it
     passed: dict[int, int] = field(default_factory=dict)  # trial -> number of rungs that it has passed
     newest: tuple[int, int] | None = None  # (trial, rung) if the latest fact is an entry in a rung
 
@@ -32,13 +33,13 @@ class MOASHAScheduler(SuccessiveHalving):
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Entries
     are ordered by non-dominated front. Within a front, each entry is as far as possible from all earlier entries. A trial
-    with the same values as one of the top trials continues too. A missing objective counts as the worst value.
+    with the same values as one of the top trials continues too. A missing objective counts as the worst value. Trials that
+    violate the constraints of the search come after all others, by the size of the violation.
 
     The options are those of `SuccessiveHalving`.
     """
 
     TYPE = "moasha"
-    HEEDS_CONSTRAINTS = False
     SEVERAL_OBJECTIVES = True
     STATE = MoashaState
     RUNG = list
@@ -48,18 +49,22 @@ class MOASHAScheduler(SuccessiveHalving):
 
     def _judge(self, fact: TrialReported, rung: list[tuple[float, ...]], trials: Population) -> Sequence[Decision]:
         count = max(1, survivors(len(rung), self._eta))
-        order = pareto.order(rung)
+        order = _order(rung)
         if rung[-1] in [rung[i] for i in order[:count]]:
             return ()
         where = time_in_words(self.context.time_attr, fact.t)
         return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, order, count)}"),)
 
     def _scores(self, trial: Trial) -> tuple[float, ...]:
-        """Return the trial's newest values as scores, in the order of the objectives."""
+        """Return the trial's newest values as scores, in the order of the objectives.
+
+        If the trial violates the constraints, all of them are the same number; see `standing`.
+        """
         found = [
             o.score(trial.last[o.metric]) if o.metric in trial.last else -math.inf for o in self.context.all_objectives
         ]
-        return tuple(score if math.isfinite(score) else -math.inf for score in found)
+        scores = [score if math.isfinite(score) else -math.inf for score in found]
+        return tuple(standing(score, trial.last, self.context) for score in scores)
 
     def _why(self, entries: Sequence[tuple[float, ...]], order: Sequence[int], count: int) -> str:
         mine, objectives = entries[-1], self.context.all_objectives
@@ -67,9 +72,19 @@ class MOASHAScheduler(SuccessiveHalving):
         better = sum(pareto.dominates(other, mine) for other in entries)
         names = " and ".join(o.metric for o in objectives)
         rank = rank_in_words(order.index(len(entries) - 1) + 1, len(entries), count)
+        if violates(mine[0]):
+            return f"it violates the constraints, and trials that satisfy them come first; {rank}"
         if better:
             trials = "1 trial is" if better == 1 else f"{better} trials are"
             return f"{values}: {trials} at least as good in {names} and better in one; {rank}"
         return f"{values}: no trial is better in both, but those that continue cover the front better; {rank}".replace(
             "both", "all" if len(objectives) > 2 else "both"
         )
+
+
+def _order(entries: Sequence[tuple[float, ...]]) -> list[int]:
+    """Return the indices of the entries, best first. Those that violate the constraints come last."""
+    inside = [i for i, entry in enumerate(entries) if not violates(entry[0])]
+    outside = [i for i, entry in enumerate(entries) if violates(entry[0])]
+    best = pareto.order([entries[i] for i in inside])
+    return [inside[i] for i in best] + sorted(outside, key=lambda i: -entries[i][0])

@@ -9,7 +9,7 @@ kernels for unordered choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import check_integer, check_number
+from tuner.search import constraints as constraint_option
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
@@ -45,6 +46,7 @@ class BOHBSearch(Proposer):
         random_fraction: ρ, the share of the configurations that are drawn at random.
         bandwidth_factor: b_w, the factor by which bandwidths are multiplied when candidates are drawn.
         min_bandwidth: the minimum bandwidth, with every parameter scaled to [0, 1].
+        constraints: bounds on reported metrics. Results of trials whose newest values violate them come after the others.
     """
 
     TYPE = "bohb"
@@ -59,7 +61,9 @@ class BOHBSearch(Proposer):
         random_fraction: float = 1 / 3,
         bandwidth_factor: float = 3,
         min_bandwidth: float = 1e-3,
+        constraints: Mapping[str, Any] | None = None,
     ) -> None:
+        constraint_option.read(constraints)
         if min_points_in_model is not None:
             check_integer("min_points_in_model", min_points_in_model, at_least=1)
         check_number("top_n_percent", top_n_percent, above=0, at_most=100)
@@ -73,6 +77,7 @@ class BOHBSearch(Proposer):
         self.random_fraction = random_fraction
         self.bandwidth_factor = bandwidth_factor
         self.min_bandwidth = min_bandwidth
+        self.constraints = constraints
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
@@ -92,7 +97,7 @@ class BOHBSearch(Proposer):
             budget = max((b for b, rows in observed.items() if len(rows) >= least + 2), default=None)
             if budget is not None:
                 generator = np.random.default_rng(keyed_seed(self.context.seed, *key, "model"))
-                point = self._best_candidate(observed[budget], least, generator)
+                point = self._best_candidate(self._ranked(observed[budget], trials), least, generator)
                 return Suggestion(self.context.space.from_unit(self._to_unit(point)))
         return Suggestion(self.context.space.sample(rng))
 
@@ -121,14 +126,25 @@ class BOHBSearch(Proposer):
                     break
         return observed
 
+    def _ranked(
+        self, rows: Sequence[tuple[float, int, Mapping[str, Any]]], trials: Population
+    ) -> list[Mapping[str, Any]]:
+        """Return the params of results, best first: within the constraints, then outside, then of trials that failed."""
+        constraints = self.metric_constraints()
+
+        def key(row: tuple[float, int, Mapping[str, Any]]) -> tuple[bool, float, float, int]:
+            loss, number, _ = row
+            return math.isinf(loss), sum(max(0.0, c.excess(trials[number].last)) for c in constraints), loss, number
+
+        return [params for _, _, params in sorted(rows, key=key)]
+
     # -- the model -------------------------------------------------------------------------------------------------------
 
     def _best_candidate(
-        self, rows: list[tuple[float, int, Mapping[str, Any]]], least: int, generator: np.random.Generator
+        self, ranked: Sequence[Mapping[str, Any]], least: int, generator: np.random.Generator
     ) -> Floats:
-        rows = sorted(rows, key=lambda row: row[:2])
-        points = np.array([self._point(params) for _, _, params in rows])
-        good_count, bad_count = split(len(rows), least, self.top_n_percent)
+        points = np.array([self._point(params) for params in ranked])
+        good_count, bad_count = split(len(points), least, self.top_n_percent)
         good = self._density(points[:good_count], generator)
         bad = self._density(points[len(points) - bad_count :], generator)
         candidates = self._draw(good, generator)

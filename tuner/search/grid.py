@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.options import check_boolean
+from tuner.search import constraints as constraint_option
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
@@ -23,16 +25,20 @@ class GridSearch(Proposer):
     Args:
         choices: True to include `choice` parameters in the grid, False to exclude them. None: include them only if the
             space has no `grid_search`.
+        constraints: bounds on reported metrics. They do not influence the proposals, but which trials the scheduler prefers and
+            which one is the best.
     """
 
     TYPE = "grid"
     GRIDS: ClassVar[bool] = True
     REVISES: ClassVar[bool] = False
 
-    def __init__(self, choices: bool | None = None) -> None:
+    def __init__(self, choices: bool | None = None, constraints: Mapping[str, Any] | None = None) -> None:
         if choices is not None:
             check_boolean("choices", choices)
+        constraint_option.read(constraints)
         self.choices = choices
+        self.constraints = constraints
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)

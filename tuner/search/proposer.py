@@ -6,7 +6,7 @@ import hashlib
 import json
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,9 @@ from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.options import option_names
+from tuner.search import constraints as constraint_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
+from tuner.search.constraints import Constraint
 
 
 class Proposer(Searcher):
@@ -25,6 +27,8 @@ class Proposer(Searcher):
     #: True if the searcher supports a space with `grid_search`
     GRIDS: ClassVar[bool] = False
     REVISES: ClassVar[bool] = True
+    #: the bounds on metrics, for the searchers that have this option
+    constraints: Mapping[str, Any] | None = None
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
@@ -57,7 +61,13 @@ class Proposer(Searcher):
         self.setup(replace(context, points_to_evaluate=tuple(points)))
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.TYPE} | {name: getattr(self, name) for name in option_names(type(self))}
+        options = {name: getattr(self, name) for name in option_names(type(self))}
+        if self.constraints is None:
+            options.pop("constraints", None)
+        return {"type": self.TYPE} | options
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return constraint_option.read(self.constraints)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={getattr(self, name)!r}" for name in option_names(type(self)))

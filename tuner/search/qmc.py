@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
+from tuner.search import constraints as constraint_option
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Proposer
 
@@ -18,9 +20,17 @@ class QMCSearch(Proposer):
 
     If a branch is not chosen, the coordinates of its parameters are not used. The points cover the space best if
     num_samples is a power of two.
+
+    Args:
+        constraints: bounds on reported metrics. They do not influence the proposals, but which trials the scheduler prefers and
+            which one is the best.
     """
 
     TYPE = "qmc"
+
+    def __init__(self, constraints: Mapping[str, Any] | None = None) -> None:
+        constraint_option.read(constraints)
+        self.constraints = constraints
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)

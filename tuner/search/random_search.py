@@ -5,10 +5,12 @@ Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13 (
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from tuner.domain.keys import keyed_random
 from tuner.domain.trial import Population
+from tuner.search import constraints as constraint_option
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.grid import GridSearch
 from tuner.search.proposer import Proposer
@@ -19,11 +21,19 @@ class RandomSearch(Proposer):
 
     In a space with `grid_search`, the searcher runs every combination of the grids `num_samples` times and draws the other
     parameters, like Ray Tune. If a configuration repeats an earlier one, it is drawn again, up to ten times.
+
+    Args:
+        constraints: bounds on reported metrics. They do not influence the proposals, but which trials the scheduler prefers and
+            which one is the best.
     """
 
     TYPE = "random"
     REDRAWS: ClassVar[int] = 10
     GRIDS: ClassVar[bool] = True
+
+    def __init__(self, constraints: Mapping[str, Any] | None = None) -> None:
+        constraint_option.read(constraints)
+        self.constraints = constraints
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)

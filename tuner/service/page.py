@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 
 
 class Page:
-    """Serves the API and the web UI from a thread, without a driver, so that the user of a script can watch its searches."""
+    """Serves the API and the web UI from a thread, without a driver, so that the user of a script can watch its searches.
+
+    Raises:
+        SpecError: the port that was given cannot be used. If that of the settings cannot be used, a free one is taken instead.
+    """
 
     def __init__(self, settings: Settings | None = None, port: int | None = None) -> None:
         self.settings = with_auth(settings or Settings.from_env())
-        self._socket = _listen_somewhere(self.settings.host, self.settings.port if port is None else port)
+        host = self.settings.host
+        self._socket = _listen_somewhere(host, self.settings.port) if port is None else listen(host, port)
         self.url = url_of(self.settings.host, self._socket.getsockname()[1])
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None

@@ -133,9 +133,11 @@ class Parameter:
                     return False
                 return self.lower <= value <= self.upper and int(value) % int(self.step or 1) == 0
             case "float" | "normal":
-                if not is_number(value) or not self.lower <= value <= self.upper:
+                if not is_number(value):
                     return False
-                return self.step is None or abs(value - self._snap(value)) <= 1e-9 * max(self.step, abs(value))
+                if self.step is None:
+                    return bool(self.lower <= value <= self.upper)
+                return bool(abs(value - self._snap(value)) <= min(1e-9 * max(self.step, abs(value)), self.step / 2))
 
     def normal_form(self, value: Any) -> Any:
         """Return a valid value in the form that `sample` produces: a plain int, float or category."""
@@ -248,8 +250,8 @@ class Parameter:
 
 
 def multiple_of(step: float, count: int) -> float:
-    """Return `count` times `step`, computed in decimals, so that 3 times 0.1 is 0.3."""
-    return float(Decimal(repr(float(step))) * count)
+    """Return `count` times `step` as the shorter decimal: 3 times 0.1 is 0.3, and 3 times 1/3 is 1."""
+    return min(float(Decimal(repr(float(step))) * count), float(step) * count, key=lambda product: len(repr(product)))
 
 
 @lru_cache(maxsize=4096)

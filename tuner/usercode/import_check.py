@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib
@@ -33,6 +34,7 @@ HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas"
 """Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
 
 MAX_FILES = 2_000
+_PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 File = tuple[str, int, int]  # path, mtime in ns, size
 
@@ -51,6 +53,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # keep the output of imports apart from the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then stops this process
+    if sys.platform == "linux":
+        # Processes that an import leaves behind then become children of this one, so that it can end them.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     print(file=answers)
     for line in sys.stdin:
         question = json.loads(line)
@@ -94,7 +99,11 @@ def named_in(files: Iterable[str]) -> list[str]:
 
 
 def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-    """Call `work` in a forked child and return its result, or {"error": ...} if the child dies or takes too long."""
+    """Call `work` in a forked child and return its result, or {"error": ...} if the child dies or takes too long.
+
+    End the processes that `work` has started. (On Linux only: elsewhere they live until the helper ends.)
+    """
+    before = _children()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -113,6 +122,12 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
     if late:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    while left := _children() - before:  # those of a process that has ended become children of this one
+        for one in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(one, 0)
     if late:
         return {"error": f"importing the entrypoint takes longer than {timeout_s:g} s"}
     if not text:
@@ -121,6 +136,15 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
         return {"error": f"importing the entrypoint ends the process, {how}"}
     answer = json.loads(text)
     return dict(answer)
+
+
+def _children() -> set[int]:
+    """Return the processes whose parent is this one. Without /proc, return none."""
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found |= {int(pid) for pid in file.read_text().split()}
+    return found
 
 
 def _read(pipe: int, timeout_s: float) -> tuple[str, bool]:

@@ -167,7 +167,7 @@ def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_tex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
-    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70}
+    space = {"layer": tuner.grid_search([[64, "relu"], [32, "tanh"]]), "shape": [3, 3], "id": 2**70, "heads": [{}, {}]}
     with tuner.create_study(space, metric="loss", mode="min", name="nets") as study:
         while (trial := study.ask()) is not None:
             trial.tell({"loss": 0.5})
@@ -176,6 +176,7 @@ def test_lists_of_several_types_and_huge_integers_are_exported_to_parquet_as_tex
     assert found["config/layer"].tolist() == ["[64, 'relu']", "[32, 'tanh']"]
     assert [list(shape) for shape in found["config/shape"]] == [[3, 3], [3, 3]]
     assert found["config/id"].tolist() == [str(2**70)] * 2
+    assert found["config/heads"].tolist() == ["[{}, {}]"] * 2
 
 
 def test_what_is_not_finite_is_null_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +243,9 @@ def test_submit_reads_numbers_with_an_exponent(
     [
         ("1e-5", 1e-5), ("-1E3", -1000.0), ("1.5e+3", 1500.0), (".5e1", 5.0), ("2.e2", 200.0),
         ("2026-01-31", "2026-01-31"), ("12", 12), ("0.5", 0.5), ("e5", "e5"), ("1e", "1e"), ("true", True),
+        ("on", "on"), ("No", "No"), ("1:30", "1:30"), ("1_000", "1_000"), ("010", 10), ("089", 89), ("0o17", 15), ("0xfF", 255),
+        ("-0x1", "-0x1"), ("0b1", "0b1"), ("[off, y]", ["off", "y"]), ("+3", 3), ("~", None), ("", None), ("-.INF", -math.inf),
+        ("\n  <<: {a: 1}\n  b: 2", {"a": 1, "b": 2}),
     ],
 )  # fmt: skip
 def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, value: object) -> None:

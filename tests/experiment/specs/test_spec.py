@@ -196,6 +196,8 @@ def test_unknown_fields_of_sections() -> None:
         ({"seed": 2**63}, "/seed", f"expected at most {2**63 - 1}, got {2**63}"),
         ({"name": ""}, "/name", "must not be empty"),
         ({"name": "n" * 201}, "/name", "is longer than 200 characters"),
+        ({"name": "exp_0123456789abcdef0123"}, "/name",
+         "has the form of an experiment's id, so it would be taken for one: choose another name"),
         ({"name": "a\0b"}, "/name", "has control characters"),
         ({"name": "\ud800"}, "/name", "has characters that cannot be stored"),
         ({"scaling": None}, "/scaling", "expected an object, got null"),

@@ -181,3 +181,23 @@ def test_the_placement_groups_of_a_host_that_starts_meanwhile_are_kept(monkeypat
     monkeypatch.setattr(removal, "remove", lambda placement: removed.append(placement.id.hex()))
     assert cluster.remove_orphans() == 1
     assert removed == ["ab" * 18]
+
+
+def test_the_placement_groups_that_a_dead_host_has_left_are_removed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of those that wait for room takes up to two seconds, so a hundred of them had held up the next host for minutes."""
+    groups = {f"{number:02x}" * 18: {"name": f"tuner-host-dead/{number}", "state": "PENDING"} for number in range(3)}
+    done: list[tuple[str, str]] = []
+
+    def is_being_placed(of_one: Any) -> bool:
+        key = of_one._placement.id.hex()
+        done.append(("looked at", key))
+        return done.count(("looked at", key)) < 3
+
+    monkeypatch.setattr(ray.util, "list_named_actors", lambda all_namespaces: [])
+    monkeypatch.setattr(ray.util, "placement_group_table", lambda: groups)
+    monkeypatch.setattr(removal.Removal, "_is_being_placed", is_being_placed)
+    monkeypatch.setattr(
+        removal, "remove_placement_group", lambda placement: done.append(("removed", placement.id.hex()))
+    )
+    assert cluster.remove_orphans() == 3
+    assert [what for what, _ in done] == ["looked at"] * 6 + ["looked at", "removed"] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, StoreError
 from tuner.store import Store
 from tuner.store.backups import backup as backup_of
+from tuner.store.backups import exchange
 from tuner.store.backups.backup import backup, restore
 from tuner.store.service.access import Role
 from tuner.store.sql import connect as connections
@@ -147,9 +149,23 @@ def test_a_backup_of_postgresql_may_have_any_name(postgres_url: str, tmp_path: P
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_file_that_is_no_backup_is_refused(other_url: str, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "copy").write_bytes(content)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=re.escape(str(tmp_path / "copy"))):
         restore(other_url, tmp_path / "copy")
     assert not Path(other_url.removeprefix("sqlite:///")).exists()
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_restore_names_the_file_that_is_no_database(sqlite_url: str, tmp_path: Path, force: bool) -> None:
+    with Store.open(sqlite_url) as store:
+        store.migrate()
+    backup(sqlite_url, tmp_path / "copy")
+    (tmp_path / "damaged.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(
+        StoreError, match=r"damaged\.db: file is not a database; move it away, and restore the backup again"
+    ):
+        restore(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "copy", force=force)
+    with pytest.raises(StoreError, match=r"damaged\.db: file is not a database\n"):
+        backup(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "another copy")
 
 
 def test_a_backup_of_a_newer_version_replaces_nothing(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
@@ -281,14 +297,17 @@ def test_a_backup_of_sqlite_moves_to_postgresql(
     assert rows(postgres_url) == rows(sqlite_url)
 
 
-def test_a_folder_for_temporary_files_on_a_network_disk_is_named(
+def test_files_that_only_one_process_uses_have_no_write_ahead_log_and_may_be_on_any_disk(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(sqlite_store)
-    backup(sqlite_url, tmp_path / "copy")
     monkeypatch.setattr(connections, "file_system", lambda *_: ("nfs4", "/tmp"))
-    with pytest.raises(StoreError, match="^temporary files are in .* set TMPDIR to a folder on a local disk"):
-        restore("postgresql://nobody@localhost:1/nothing", tmp_path / "copy")
+    (tmp_path / "folder").mkdir()
+    copied = exchange.migrated(Path(sqlite_url.removeprefix("sqlite:///")), tmp_path / "folder")
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["copy.db"]
+    with closing(sqlite3.connect(copied)) as read:
+        assert read.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert read.execute("SELECT count(*) FROM experiment").fetchone() == (1,)
 
 
 @pytest.mark.postgres
@@ -297,10 +316,10 @@ def test_a_backup_of_postgresql_may_be_on_a_network_disk(
 ) -> None:
     with Store.open(postgres_url) as store:
         made, *_ = begin(store)
-    disk = tmp_path / "disk"
+    disk, home = tmp_path / "disk", Path(other_url.removeprefix("sqlite:///"))
     disk.mkdir()
     monkeypatch.setattr(
-        connections, "file_system", lambda path, _mounts: ("nfs4", "/disk") if disk in path.parents else ("ext4", "/")
+        connections, "file_system", lambda path, _mounts: ("ext4", "/") if path == home else ("nfs4", "/disk")
     )
     backup(postgres_url, disk / "copy")
     assert [path.name for path in disk.iterdir()] == ["copy"]

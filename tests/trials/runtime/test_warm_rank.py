@@ -61,7 +61,7 @@ for entrypoint, params in {runs}:
     launch = launches.launch(entrypoint, params=params)
     problem = rank.prepare(launch, assignment, None)
     assignment = None
-    if problem is not None:
+    if not isinstance(problem, int):
         print(problem)
         break
     result = rank.train()

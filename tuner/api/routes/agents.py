@@ -76,7 +76,9 @@ async def ask(here: Here, request: Request, experiment: ExperimentName, data: Op
     assignment = found["assignment"]
     if assignment is None:
         await asyncio.to_thread(_open, here.store, experiment)
-        return Response(status_code=204, headers={"Retry-After": "1"})
+        # The name by which the agent asks may become that of another experiment.
+        location = f"/api/v1/experiments/{record.public_id}/assignments"
+        return Response(status_code=204, headers={"Retry-After": "1", "Content-Location": location})
     if given.request is None and await request.is_disconnected():  # the agent is gone, so nobody would run the trial
         await _ask(here, "release", record.public_id, {"lease": assignment["lease"]}, ANSWER_S)
     return _json(schemas.Assignment.of(assignment), 201)

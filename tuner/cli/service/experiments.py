@@ -46,19 +46,29 @@ PATIENCE_S = 5.0
 
 
 class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
-    """Reads 1e-5 as a number and 2026-01-31 as text, as the page does. PyYAML takes them for text and for a date.
+    """Reads YAML 1.2 (its core schema), as the page does. PyYAML reads YAML 1.1.
 
-    Other words of YAML 1.1 are read as before, unlike on the page: yes and off are booleans, 010 is 8, and 1_000 is a number.
+    So `on`, `no`, `1:30`, `1_000` and `2026-01-31` are text, 1e-5 is a number, and 010 is 10. Merge keys (`<<`) also work.
     """
 
 
-Yaml.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
-)
+def _integer(loader: Yaml, node: yaml.ScalarNode) -> int:
+    """Return an integer in decimal, or after 0o or 0x in octal or hexadecimal."""
+    text = loader.construct_scalar(node)
+    return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+
+
+Yaml.yaml_implicit_resolvers = {}
+for _tag, _form, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+    ("merge", r"<<", ["<"]),
+):
+    Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$"), _first)
+Yaml.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def submit(settings: Settings, file: Path, key: str | None, code: Path | None = None) -> str:
@@ -318,9 +328,12 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
 def _has_one_type(column: pd.Series[Any]) -> bool:
     """Return True if a column of a parquet file, whose columns have one type, can have these values."""
     import pyarrow
+    import pyarrow.parquet
 
     try:
-        pyarrow.Array.from_pandas(column)
+        values = pyarrow.Array.from_pandas(column)
+        # Some types cannot be in a file, such as that of objects without fields.
+        pyarrow.parquet.write_table(pyarrow.table({"column": values[:0]}), pyarrow.BufferOutputStream())
     except (pyarrow.ArrowException, OverflowError):  # OverflowError: an integer has more than 64 bits
         return False
     return True

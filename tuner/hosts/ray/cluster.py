@@ -134,13 +134,13 @@ def remove_orphans() -> int:
     """
     groups = ray.util.placement_group_table()  # before the hosts, or a host that has just started would seem to be dead
     living = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-    removed = 0
+    orphans = []
     for key, group in groups.items():
         owner = group["name"].rpartition("/")[0]
         if owner.startswith(HOST_PREFIX) and owner not in living and group["state"] != "REMOVED":
-            removal.remove(PlacementGroup(PlacementGroupID(bytes.fromhex(key))))
-            removed += 1
-    return removed
+            orphans.append(PlacementGroup(PlacementGroupID(bytes.fromhex(key))))
+    removal.remove(*orphans)
+    return len(orphans)
 
 
 def living_nodes() -> set[str]:

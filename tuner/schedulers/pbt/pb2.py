@@ -57,7 +57,7 @@ class PB2(PopulationBasedTraining):
     A member of the bottom quantile takes over the checkpoint and the configuration of a member of the top quantile, as in
     `PopulationBasedTraining`. Its numbers then get the values at which the score may rise most in the next interval.
     These values maximize the upper confidence bound of a Gaussian process, which models how much each configuration has
-    raised the score so far. Choices stay as they are.
+    raised the score so far, whatever the constraints. Choices stay as they are.
 
     Args:
         perturbation_interval: how long a member trains between two decisions about it, in units of time_attr. The

@@ -35,6 +35,7 @@ from tuner.schedulers.base import (
 )
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.pbt.explore import Explorer, Mutation, mutations_to_json, read_mutations
+from tuner.schedulers.shared.standing import standing, violates
 from tuner.schedulers.shared.wording import reported, time_in_words
 
 NOTHING_SAVED = "no trial has saved a checkpoint"
@@ -53,8 +54,8 @@ class Move:
 
 @dataclass(slots=True)
 class PbtState:
-    ranking: SortedList[tuple[float, int]] = field(default_factory=SortedList)  # (score at the last interval, trial)
-    scores: dict[int, float] = field(default_factory=dict)  # trial -> score at its last interval
+    ranking: SortedList[tuple[float, int]] = field(default_factory=SortedList)  # (standing at the last interval, trial)
+    scores: dict[int, float] = field(default_factory=dict)  # trial -> standing at its last interval
     due: dict[int, float] = field(default_factory=dict)  # trial -> value of time_attr at which its next interval ends
     moves: dict[int, list[Move]] = field(default_factory=dict)  # trial -> its configurations, oldest first
     newest: int | None = None  # the trial that the latest fact brought to the end of an interval
@@ -74,6 +75,7 @@ class PopulationBasedTraining(Scheduler):
     `Explorer`. The population has `num_samples` members. If not all of them can run at once, they take turns, and the members
     that have trained least come first. Only members that have a checkpoint, and have not just copied another member, can be
     donors. If no member of the top quantile can be the donor, the trial continues unchanged, and a note in the log says so.
+    Members that violate the constraints of the search are ranked below all other members.
 
     Args:
         perturbation_interval: how long a member trains between two decisions about it, in units of time_attr. The
@@ -94,7 +96,6 @@ class PopulationBasedTraining(Scheduler):
     """
 
     TYPE = "pbt"
-    HEEDS_CONSTRAINTS = False
     SAVES_AT_MILESTONES = True
 
     def __init__(
@@ -202,7 +203,7 @@ class PopulationBasedTraining(Scheduler):
                 moves.append(Move(number, fact.iteration, params, number, before[-1] if before else 1))
                 state.due[number] = fact.t + self.perturbation_interval
             case TrialReported(trial=number) if fact.t >= self._due(number):
-                self._rank(number, fact.score)
+                self._rank(number, standing(fact.score, trials[number].last, self.context))
                 state.outdated.pop(number, None)
                 state.due[number] = fact.t + self.perturbation_interval
                 state.newest = number
@@ -276,7 +277,9 @@ class PopulationBasedTraining(Scheduler):
             donor = self._donor(number, trials)
             if donor is None:
                 size, metric = len(self.state.ranking), self.context.objective.metric
-                why = f"at {where}, {metric} of trial {number} is among the worst {self._quantile()} of {size}"
+                outside = violates(self.state.scores[number])
+                what = f"trial {number} violates the constraints and" if outside else f"{metric} of trial {number}"
+                why = f"at {where}, {what} is among the worst {self._quantile()} of {size}"
                 found = [Note(reason=f"{why}, but none of the best has a checkpoint of its own to continue from")]
                 if not self.state.warned and not any(one.checkpoints or one.checkpoint for one in trials):
                     what = (
@@ -379,11 +382,13 @@ class PopulationBasedTraining(Scheduler):
         ranking, scores, objective = self.state.ranking, self.state.scores, self.context.objective
         rank = len(ranking) - ranking.bisect_right((scores[trial], trial)) + 1
         where = time_in_words(self.context.time_attr, trials[trial].t)
-        own, theirs = reported(objective, scores[trial]), reported(objective, scores[donor])
-        reason = (
-            f"copies weights and parameters of trial {donor}: at {where}, {objective.metric} {own} is rank {rank} of "
-            f"{len(ranking)}, and trial {donor} has {theirs}"
-        )
+        if not violates(scores[trial]):
+            own, theirs = f"{objective.metric} {reported(objective, scores[trial])}", reported(objective, scores[donor])
+            compared = f"{own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
+        else:
+            other = "violates them no more" if violates(scores[donor]) else "satisfies them"
+            compared = f"it violates the constraints and is rank {rank} of {len(ranking)}, and trial {donor} {other}"
+        reason = f"copies weights and parameters of trial {donor}: at {where}, {compared}"
         if how:
             reason += "; changed from its parameters: " + ", ".join(f"{path} {words}" for path, words in how.items())
         return Exploit(trial=trial, donor=donor, params=params, reason=reason, mutations=how)

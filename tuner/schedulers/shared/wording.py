@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tuner.domain.experiment import Objective
+from tuner.schedulers.shared.standing import violates
 
 
 def shown(number: float) -> str:
@@ -28,12 +29,20 @@ def rank_in_words(rank: int, entries: int, survivors: int) -> str:
 
 
 def score_and_rank(objective: Objective, score: float, rank: int, entries: int, survivors: int) -> str:
-    """Return a score and its rank in words: ``accuracy 0.71 is rank 2 of 9 there, and only the best 3 continue``."""
+    """Return a score and its rank in words: ``accuracy 0.71 is rank 2 of 9 there, and only the best 3 continue``.
+
+    `score` may be a standing; see `tuner.schedulers.shared.standing`.
+    """
+    if violates(score):
+        ranked = rank_in_words(rank, entries, survivors)
+        return f"it violates the constraints, and trials that satisfy them come first; {ranked}"
     return f"{objective.metric} {reported(objective, score)} is {rank_in_words(rank, entries, survivors)}"
 
 
 def below_the_cut(objective: Objective, score: float, cut: float, rank: int, entries: int, survivors: int) -> str:
     """Return the reason for stopping a trial: its score and rank, and the score that it needed, as in ``(at least 0.74)``."""
+    if violates(score):
+        return score_and_rank(objective, score, rank, entries, survivors)
     bound = "at least" if objective.mode == "max" else "at most"
     return f"{score_and_rank(objective, score, rank, entries, survivors)} ({bound} {reported(objective, cut)})"
 

@@ -40,7 +40,7 @@ def backup(url: str, target: Path) -> int:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if source is None:
-            with _errors():
+            with _errors(target):
                 exchange.export(url, partial)
         else:
             _copy(source, partial)
@@ -79,7 +79,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     target = _file(url)
     if not source.is_file():
         raise StoreError(f"there is no file {source}")
-    with _errors(), closing(exchange.reading(source)) as read:
+    with _errors(source), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")
         for (revision,) in read.execute("SELECT version_num FROM alembic_version"):
@@ -91,7 +91,10 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             _put_back_elsewhere(url, source, force)
             return
         make_folder(target.parent)
-        with closing(sqlite3.connect(target, BUSY_S)) as write:
+        with (
+            _errors(target, "; move it away, and restore the backup again"),
+            closing(sqlite3.connect(target, BUSY_S)) as write,
+        ):
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
                 raise Conflict(
                     f"the database {target} has experiments, which would be lost; pass --force to replace it"
@@ -118,7 +121,7 @@ def _file(url: str) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with _errors(), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+    with _errors(source), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
         _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
@@ -134,8 +137,10 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(file: Path, remedy: str = "") -> Iterator[None]:
+    """Turn errors of SQLite into a StoreError that names the file. The remedy is added if the file is damaged or no database."""
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"SQLite reported an error: {error}") from error
+        damaged = type(error) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses
+        raise StoreError(f"SQLite reported an error about {file}: {error}{remedy if damaged else ''}") from error

@@ -5,19 +5,17 @@ Both have the same tables, so the file is itself a tuner database. Values are co
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Boolean, Connection, Table, text
+from sqlalchemy import Boolean, Connection, Table, text
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.sql import migrate
-from tuner.store.sql.connect import connect, refuse_network_disk, shown_url, translated
+from tuner.store.sql.connect import connect, connect_alone, shown_url, translated
 from tuner.store.sql.tables import metadata
 
 ROWS = 5_000
@@ -39,11 +37,7 @@ def export(url: str, target: Path) -> None:
             found = migrate.revision(source)
         if found != migrate.head():
             raise StoreError(f"{shown_url(url)} does not have the tables of this version; run `tuner migrate` first")
-        with tempfile.TemporaryDirectory(prefix="tuner-backup-") as folder:
-            # The target may be on a network disk, which is no place for a write-ahead log.
-            empty = Path(folder) / "empty.db"
-            _make(empty)
-            shutil.copyfile(empty, target)
+        _make(target)
         with (
             translated("postgresql"),
             source.connect().execution_options(isolation_level="REPEATABLE READ", stream_results=True) as read,
@@ -91,20 +85,12 @@ def reading(source: Path) -> sqlite3.Connection:
 
 
 def _make(target: Path) -> None:
-    """Make a temporary SQLite file with the tables of this version, or migrate one. Leave no write-ahead log beside it."""
-    try:
-        refuse_network_disk(target)
-    except StoreError as error:
-        raise StoreError(
-            f"temporary files are in {tempfile.gettempdir()}, which is on a network disk; set TMPDIR to a folder on a local disk"
-        ) from error
-    engine = connect(URL.create("sqlite", database=str(target)), "NORMAL")
+    """Make an SQLite file with the tables of this version, or migrate one. No other process may use it, so any disk will do."""
+    engine = connect_alone(target)
     try:
         migrate.migrate(engine)
     finally:
         engine.dispose()
-    with closing(sqlite3.connect(target)) as write:
-        write.execute("PRAGMA journal_mode = DELETE")
 
 
 def _rows_of(connection: Connection, table: Table, names: list[str]) -> Iterator[list[Any]]:

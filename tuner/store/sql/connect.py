@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +83,11 @@ def connect(url: str | URL, synchronous: Synchronous = "NORMAL") -> Engine:
             raise StoreError(f"{other!r} is not supported; use sqlite:////path/to/file or postgresql://user@host/name")
 
 
+def connect_alone(file: Path) -> Engine:
+    """Return an engine for an SQLite file that only this process uses. It has no write-ahead log, so it may be on any disk."""
+    return _engine(URL.create("sqlite", database=str(file)), "NORMAL", _without_write_ahead)
+
+
 def shown_url(url: str) -> str:
     """Return the URL for messages and logs, with *** in place of its password and, if necessary, of everything after it."""
     return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
@@ -94,16 +99,19 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     path = sqlite_file(url.database)
     refuse_network_disk(path)
     make_folder(path.parent)
-    engine = create_engine(
-        url.set(database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
-    )
+    return _engine(url.set(database=str(path)), synchronous, _write_ahead)
+
+
+def _engine(url: URL, synchronous: Synchronous, set_journal: Callable[[Any], None]) -> Engine:
+    """Return an engine for an SQLite file. set_journal: called with a cursor of each new connection."""
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # otherwise sqlite3 begins transactions on its own
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        _write_ahead(cursor)
+        set_journal(cursor)
         cursor.execute(f"PRAGMA journal_size_limit={WAL_BYTES}")
         cursor.execute(f"PRAGMA synchronous={synchronous}")
         cursor.execute("PRAGMA foreign_keys=ON")
@@ -150,6 +158,13 @@ def _write_ahead(cursor: Any) -> None:
             if time.monotonic() > until:
                 raise
             time.sleep(0.01)
+
+
+def _without_write_ahead(cursor: Any) -> None:
+    """Turn the write-ahead log off. Let a new file shrink after deletions, as `_write_ahead` does."""
+    if not cursor.execute("PRAGMA page_count").fetchone()[0]:
+        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    cursor.execute("PRAGMA journal_mode=DELETE")
 
 
 def _postgresql(url: URL) -> Engine:

@@ -22,7 +22,7 @@ class WorkerMetadata:
     gpus: tuple[str, ...]
     channel_address: tuple[str, int] | None  # where this process listens for the other ranks, if it becomes rank 0
     token: bytes
-    oom_kills: int  # OOM kills on its node so far; if the count has grown later, the kernel has killed a process
+    oom_kills: int  # OOM kills on its node so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,8 +167,10 @@ class Rank:
             oom_kills=oom_kills(),
         )
 
-    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | None:
-        """Prepare this process for a segment's training function. Return None, or why that was impossible.
+    def prepare(self, launch: Launch, assignment: RankAssignment | None, code: Any) -> RankError | NotReusable | int:
+        """Prepare this process for a segment's training function.
+
+        Return the number of OOM kills on this node so far, or why it was impossible to prepare.
 
         Args:
             launch: the segment.
@@ -191,7 +193,7 @@ class Rank:
                 capture.ship(LogShipper(capture.path, launch.segment_id, self._assignment.rank, self._log_limit, send))
             self._segment = self._set_up(launch, self._assignment, capture)
             self._uploads.begin(launch.segment_id, self._segment.saver)
-            return None
+            return oom_kills()
         except BaseException as error:
             self._put_back()
             tail = ""

@@ -6090,6 +6090,10 @@ export interface components {
             bandwidth_factor: number;
             /** @default 0.001 */
             min_bandwidth: number;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
         } | {
             /** @constant */
             type: "cmaes";
@@ -6131,6 +6135,10 @@ export interface components {
             type: "grid";
             /** @default null */
             choices: boolean | null;
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
         } | {
             /** @constant */
             type: "nsgaii";
@@ -6163,9 +6171,17 @@ export interface components {
         } | {
             /** @constant */
             type: "qmc";
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
         } | {
             /** @constant */
             type: "random";
+            /** @default null */
+            constraints: {
+                [key: string]: unknown;
+            } | null;
         } | {
             /** @constant */
             type: "ray";

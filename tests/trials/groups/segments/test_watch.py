@@ -6,6 +6,7 @@ import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -61,19 +62,19 @@ def named(ready: list[Any], trained: list[Any]) -> Failure:
 
 def test_a_rank_that_dies_in_the_function_while_another_connects_to_it() -> None:
     """The other rank's connection error was named, as if the user's code had raised it."""
-    failure = named([None, RESET], [RankLost(-9), NOT_PREPARED])
+    failure = named([0, RESET], [RankLost(-9), NOT_PREPARED])
     assert (failure.rank, failure.cause, failure.kind) == (0, "signal", "user")
 
 
 def test_a_rank_that_raises_in_the_function_while_another_connects_to_it() -> None:
     raised = RankResult(kind="failed", error=RankError(type="ValueError", message="no such file"))
-    failure = named([None, RESET], [raised, NOT_PREPARED])
+    failure = named([0, RESET], [raised, NOT_PREPARED])
     assert (failure.rank, failure.message) == (0, "ValueError: no such file")
 
 
 def test_without_another_failure_the_connection_error_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_CAUSE_S", 0.05)
-    failure = named([None, RESET], [..., NOT_PREPARED])
+    failure = named([0, RESET], [..., NOT_PREPARED])
     assert (failure.rank, failure.kind, failure.cause) == (1, "system", "peer_lost"), "the code is not to blame"
     assert named([RESET, RESET], [NOT_PREPARED, NOT_PREPARED]).message.startswith("DistNetworkError")
 
@@ -91,9 +92,9 @@ def test_an_import_that_fails_on_all_ranks_is_a_mistake_in_the_code(monkeypatch:
     [
         ([RankLost(-9), ...], [..., ...], True),
         ([..., RESET], [RankLost(-9), NOT_PREPARED], True),  # the death is noticed late
-        ([None, RankLost(-9)], [], True),  # nobody has been asked to train
-        ([None, RankLost(-9)], [..., ...], False),
-        ([None, RESET], [RankLost(-9), NOT_PREPARED], False),  # in the training function
+        ([0, RankLost(-9)], [], True),  # nobody has been asked to train
+        ([0, RankLost(-9)], [..., ...], False),
+        ([0, RESET], [RankLost(-9), NOT_PREPARED], False),  # in the training function
     ],
 )
 def test_a_process_that_dies_once_a_rank_may_train_was_not_lost_before(
@@ -147,3 +148,18 @@ def test_ranks_that_do_not_answer_hang_only_if_the_last_report_is_old(monkeypatc
     assert failure is not None
     assert failure.cause == "hang"
     assert seconds >= 1.0, "no report for 1 s"
+
+
+def test_only_oom_kills_since_the_start_of_the_segment_explain_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has run for long had been called killed for lack of memory because another one was, days before."""
+
+    async def run(kills: int) -> Failure:
+        over = watch_over(1)
+        monkeypatch.setattr(Pool, "on_node", AsyncMock(return_value=Findings(oom_kills=kills)))
+        assert await over.until_ready([answered(3)], []) is None
+        failure = (await over.until_ended([answered(RankLost(-9))])).failure
+        assert failure is not None
+        return failure
+
+    assert asyncio.run(run(3)).cause == "signal"
+    assert asyncio.run(run(4)).cause == "oom"

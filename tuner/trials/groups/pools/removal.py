@@ -28,10 +28,10 @@ TRIED_WITHIN_S = 2.0
 _BEING_PLACED = ("QUEUED", "SCHEDULING_STARTED")
 
 
-def remove(placement: PlacementGroup) -> None:
-    """Remove a placement group once Ray is no longer placing it, or after `PLACED_WITHIN_S`. This blocks."""
-    removal = Removal(placement)
-    while not removal.step():
+def remove(*placements: PlacementGroup) -> None:
+    """Remove each placement group once Ray is no longer placing it, or after `PLACED_WITHIN_S`. This blocks."""
+    left = [Removal(placement) for placement in placements]
+    while left := [removal for removal in left if not removal.step()]:
         time.sleep(LOOK_S)
 
 

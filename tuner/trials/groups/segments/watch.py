@@ -49,6 +49,8 @@ class Watch:
         self.lost_before_training = False  # True if one has died when no rank can have called the training function yet
         self._limits = run.launch.limits
         self._placed = group.placed()
+        # The OOM kills on each rank's node before the segment. If the count has grown later, the kernel has killed a process.
+        self._oom_kills = [worker.oom_kills for worker in group.workers]
         self._results: dict[int, RankResult] = {}
         self._communication: Failure | None = None  # an error most likely caused by another rank's exit
         self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
@@ -79,6 +81,8 @@ class Watch:
                     found = await self._result(task, tasks[task])
                     if isinstance(found, (NotReusable, Failure)):
                         return found
+                    if isinstance(found, int):
+                        self._oom_kills[tasks[task]] = found
                     if isinstance(found, RankError):
                         failure = failures.from_error(found, self._placed[tasks[task]])
                         if not self._is_from_peer(found):
@@ -168,9 +172,8 @@ class Watch:
             return task.result()
         except lost_errors() as error:
             self.lost_rank = True
-            worker = self._group.workers[rank]
             found = await self._inspect(rank)
-            return failures.from_death(error, self._placed[rank], worker.oom_kills, found)
+            return failures.from_death(error, self._placed[rank], self._oom_kills[rank], found)
 
     async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
         """Record how one rank has ended. Return the segment's outcome if it is now known, else None."""
@@ -331,7 +334,7 @@ def _tasks(refs: Sequence[Any]) -> dict[asyncio.Task[Any], int]:
 
 
 def _any_ready(tasks: Iterable[asyncio.Task[Any]]) -> bool:
-    return any(task.done() and task.exception() is None and task.result() is None for task in tasks)
+    return any(task.done() and task.exception() is None and isinstance(task.result(), int) for task in tasks)
 
 
 def _forget(tasks: Mapping[asyncio.Task[Any], int]) -> None:
