@@ -2,7 +2,7 @@
 
     python -m benchmarks.cold_start [--ranks 2] [--rounds 5]
 
-The peer is bare Ray: `ray.init`, a placement group, and actors that import torch and form a process group. Both run in turns,
+The peer is bare Ray: `ray.init`, a placement group, and actors that import torch and form a process group. Both run alternately,
 each in a fresh process. Both clocks start before Ray is imported, ours after `import tuner`.
 
 `phases` are the seconds that each phase of tuner takes, in order, up to the first report. `cpu_s` is the CPU time of the script

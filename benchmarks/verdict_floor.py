@@ -32,10 +32,11 @@ def transaction_s(reports: int) -> float:
 def _recorded(home: str, reports: int, before: str) -> list[list[Statement]]:
     os.environ["TUNER_HOME"] = home
     from tuner.domain.events import Reported
+    from tuner.store.sql.cursor import Cursor
     from tuner.store.writing import writer
 
     transactions: list[list[Statement]] = []
-    real_init, real_write = writer.Cursor.__init__, writer.Writer.write
+    real_init, real_write = Cursor.__init__, writer.Writer.write
     recording: list[Statement] | None = None
 
     def init(self: Any, raw: Any, backend: str) -> None:
@@ -73,11 +74,11 @@ def _recorded(home: str, reports: int, before: str) -> list[list[Statement]]:
 
     seen: list[int] = []
     patched: Callable[..., Any] = init
-    writer.Cursor.__init__, writer.Writer.write = patched, write  # type: ignore[method-assign]
+    Cursor.__init__, writer.Writer.write = patched, write  # type: ignore[method-assign]
     try:
         search(trial, {"reports": reports, "work_s": 0.0005}, "local")
     finally:
-        writer.Cursor.__init__, writer.Writer.write = real_init, real_write  # type: ignore[method-assign]
+        Cursor.__init__, writer.Writer.write = real_init, real_write  # type: ignore[method-assign]
     return transactions[:-2]  # not those that end the trial and the search
 
 

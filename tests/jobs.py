@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tuner
 
 if TYPE_CHECKING:
-    import optuna  # which takes long to load
+    import optuna  # takes long to load
 
 SPACE = {"x": tuner.uniform(0.1, 1.0)}
 STEP_S = "TUNER_TEST_STEP_S"

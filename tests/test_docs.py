@@ -82,6 +82,19 @@ def test_every_error_and_every_cause_has_its_section_in_troubleshooting() -> Non
     assert kinds | CAUSES == sections
 
 
+def test_every_failure_that_tuner_makes_has_one_of_the_causes() -> None:
+    made = {
+        argument.value.value
+        for path in (ROOT / "tuner").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Failure")
+        for argument in node.keywords
+        if argument.arg == "cause" and isinstance(argument.value, ast.Constant)
+    }
+    assert len(made) > 10
+    assert made <= CAUSES
+
+
 def test_errors_of_other_modules_have_a_section_of_their_own_or_of_a_close_kind() -> None:
     """A class that is derived from TunerError itself would send its readers to the section about errors in general."""
     classes = [

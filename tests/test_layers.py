@@ -48,6 +48,19 @@ def test_every_module_of_hosts_is_in_a_layer() -> None:
     assert outside == [], "give each of them a place in the layers of pyproject.toml"
 
 
+def test_every_large_folder_has_its_reason_on_the_page() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    [reasons] = re.findall(r"A folder with more than a dozen modules.*?\n\n", page, re.DOTALL)
+    sizes = {
+        f"{folder.relative_to(ROOT)}/": len([path for path in folder.glob("*.py") if path.name != "__init__.py"])
+        for folder in (ROOT / "tuner").rglob("*")
+        if folder.is_dir()
+    }
+    large = {name: size for name, size in sizes.items() if size > 12}
+    assert set(re.findall(r"`(tuner/[\w/]+/)`", reasons)) == set(large)
+    assert max(large.values()) <= 17
+
+
 def test_every_layer_is_there() -> None:
     for package, order in contracts().items():
         known = [f"{module}." for module in modules(package)]

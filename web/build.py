@@ -122,7 +122,8 @@ def compress(bundle: Path) -> None:
 
 
 def types(into: Path = WEB / "src" / "api") -> None:
-    """Write the TypeScript types of the HTTP API, the limits and the verbs. Needs the project itself to be installed."""
+    """Write the TypeScript types of the HTTP API of this checkout, the limits and the verbs. Needs tuner's dependencies."""
+    sys.path.insert(0, str(WEB.parent))  # an installed tuner may be that of another checkout
     from tuner.api import create_app
     from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
     from tuner.settings import Settings

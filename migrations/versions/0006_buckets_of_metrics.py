@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from tuner.store.series.pyramid import fill
-from tuner.store.writing.writer import Cursor
+from tuner.store.sql.cursor import Cursor
 
 revision = "0006"
 down_revision = "0005"

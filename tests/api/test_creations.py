@@ -22,8 +22,8 @@ from tuner.experiment.operations import usecases
 from tuner.experiment.operations.earlier import ProjectFacts
 from tuner.store import Creation, ExperimentRecord, Store
 from tuner.store.service.access import AuditRecord
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Share
-from tuner.store.writing.writer import Cursor
 
 API = "/api/v1/experiments"
 MANY = 50

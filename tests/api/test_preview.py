@@ -146,7 +146,7 @@ async def test_it_says_how_many_trials_reach_which_iteration(client: httpx.Async
     levels = [(one["iteration"], one["trials"]) for one in found["reached"]]
     assert [iteration for iteration, _ in levels] == [1, 3, 9, 27]
     assert levels[0] == (1, 81)
-    for (_, before), (_, trials) in pairwise(levels):  # a third continues, and more of those that come first
+    for (_, before), (_, trials) in pairwise(levels):  # a third, and some that came first
         assert before / 3 - 1 <= trials <= before / 3 + 6
     iterations = sum(trials * more for (_, trials), more in zip(levels, (1, 2, 6, 18), strict=True))
     assert found["expected_gpu_hours"] == iterations

@@ -38,7 +38,7 @@ from tuner.space import Space
 from tuner.store import Store, StoreUnavailable
 from tuner.store.records import ExperimentRecord
 from tuner.store.sql import connect
-from tuner.store.writing.writer import Cursor
+from tuner.store.sql.cursor import Cursor
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.storage import join
 

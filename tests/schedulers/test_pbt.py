@@ -196,7 +196,7 @@ def test_without_a_checkpoint_nobody_exploits_and_a_note_says_so() -> None:
 
 
 def test_a_member_that_has_just_copied_another_one_is_no_donor() -> None:
-    """Its score is that of weights which it no longer has. The trial could even get its own earlier weights back."""
+    """The score of such a member is that of weights that it no longer has. The trial could even get its own earlier ones back."""
     feed = Feed(PopulationBasedTraining(perturbation_interval=1), context(num_samples=2))
     for _ in range(2):
         feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)

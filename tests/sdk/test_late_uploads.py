@@ -23,7 +23,7 @@ from tuner.store import Store
 
 @pytest.fixture(autouse=True)
 def _home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if "private_ray" in request.fixturenames:  # which is shared with other tests, and so has their home
+    if "private_ray" in request.fixturenames:  # this Ray has the home of the tests that share it
         yield
         return
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))

@@ -11,7 +11,7 @@ from tests.store.examples import a_spec
 from tuner.errors import NotFound
 from tuner.store import CodeRecord, Store
 from tuner.store import experiments as experiments_of
-from tuner.store.writing.writer import Cursor
+from tuner.store.sql.cursor import Cursor
 
 CODE = CodeRecord(hash="abc", blob=b"train", python="3.12", packages={}, sys_path=[], working_dir="/")
 

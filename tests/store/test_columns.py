@@ -21,7 +21,7 @@ from tuner.errors import SpecError
 from tuner.store import Store
 from tuner.store.columns import Column, Filter
 from tuner.store.records import Training
-from tuner.store.writing.writer import Cursor
+from tuner.store.sql.cursor import Cursor
 
 MAX, MIN = (Objective("loss", "max"),), (Objective("loss", "min"),)
 LRS: list[Any] = [0.1, 0.3, 0.1, None, 0.2, 0.3, 0.05]

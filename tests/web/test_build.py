@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -126,6 +127,15 @@ def test_the_types_are_those_of_the_api(bundle: Path, tmp_path: Path) -> None:
     for name in ("schema.ts", "limits.ts", "verbs.ts"):
         committed = (ROOT / "web" / "src" / "api" / name).read_text()
         assert (tmp_path / name).read_text() == committed, "run python web/build.py types"
+
+
+def test_the_types_are_those_of_the_checkout_that_the_script_is_in(tmp_path: Path) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "tuner").mkdir()
+    shutil.copy(ROOT / "web" / "build.py", tmp_path / "web")
+    (tmp_path / "tuner" / "__init__.py").write_text("raise SystemExit('the tuner beside the script')")
+    done = subprocess.run([sys.executable, tmp_path / "web" / "build.py", "types"], capture_output=True, text=True)
+    assert done.stderr.strip() == "the tuner beside the script"
 
 
 @pytest.mark.slow

@@ -303,7 +303,7 @@ class Agent:
     async def _refused(self, running: _Running, why: str) -> None:
         """Fail a trial whose report the service rejects, for instance because it lacks the objective."""
         running.gone = True
-        failure = Failure(kind="user", cause="report", message=why)
+        failure = Failure(kind="user", cause="exception", message=why)
         await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
         await self._lost(running, why)
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
 from tuner.errors import SpecError, Stale
-from tuner.experiment.specs.messages import escape
 from tuner.names import did_you_mean
+from tuner.space.words import escape
 from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
 M = TypeVar("M", bound=BaseModel)

@@ -50,6 +50,7 @@ CAUSES = frozenset(
         "checkpoint_lost",
         "disk_lost",
         "checkpoint_unreachable",
+        "driver",
         "driver_lost",
         "actor_unavailable",
         "killed",
@@ -59,7 +60,7 @@ CAUSES = frozenset(
         "placement",
     ]
 )
-"""Causes of failures that have a section on the troubleshooting page."""
+"""The causes of failures. Each has a section on the troubleshooting page."""
 
 
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
@@ -82,8 +83,7 @@ class Failure:
 
     kind: FailureKind
     message: str  # one line: what went wrong
-    # error | exception | signal | exit | oom | hang | stop_ignored | node_lost | host_lost | no_report | ...
-    cause: str = "error"
+    cause: str = "error"  # one of `CAUSES`
     rank: int | None = None
     node: str | None = None
     pid: int | None = None

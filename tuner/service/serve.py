@@ -87,4 +87,4 @@ def _load_ahead(supervisor: Supervisor) -> None:
         time.sleep(0.1)
     for name in SLOW_MODULES:
         importlib.import_module(name)
-    gc.freeze()  # `Server` did this after its start; now also for the modules that were loaded here
+    gc.freeze()  # `Server` has done this after its start; do it again for the modules that were loaded since

@@ -16,11 +16,11 @@ from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, Re
 from tuner.store.series import clocks
 from tuner.store.series.metrics import names_of
 from tuner.store.series.running import RunningClock
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial
 from tuner.store.trials import numbered, segments_of
 from tuner.store.writing import history
-from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 500  # the maximum number of parameters per statement
 OF_NO_SEGMENT = frozenset(

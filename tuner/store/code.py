@@ -9,10 +9,10 @@ from sqlalchemy import select
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound
 from tuner.store.records import CodeRecord
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import code, dumps, experiment
 from tuner.store.writing.rows import clean
-from tuner.store.writing.writer import Cursor
 
 # The update changes nothing, but it locks the row, so that deleting another experiment with this code does not delete the code.
 # It must not name `hash`: experiments refer to it, so SQLite would look through all of them.

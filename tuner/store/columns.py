@@ -24,9 +24,9 @@ from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.store.expected import Expected
 from tuner.store.fronts import Fronts
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial
-from tuner.store.writing.writer import Cursor
 
 MAX_TRIALS = 500_000  # the maximum number of trials kept in memory, over all experiments
 MAX_TEXT_IN_TOKEN = 150  # longer texts are truncated in page tokens, which have to fit into a URL

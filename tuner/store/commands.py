@@ -11,10 +11,10 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict
 from tuner.store.records import CommandRecord
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import command, dumps
 from tuner.store.writing.rows import clean
-from tuner.store.writing.writer import Cursor
 
 # Only the newest command about the trial or experiment is compared: a pause after a resume is a new pause.
 _FIND = """

@@ -22,11 +22,11 @@ from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.series.running import RunningClock
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
-from tuner.store.writing.writer import Cursor
 
 COLUMNS = [
     type_coerce(column, Text).label("spec") if column.name == "spec" else column  # `record` parses it

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, StoreError
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
-from tuner.store.writing.writer import Cursor
 
 AT_ONCE = 200
 """The maximum number of segments whose rows one transaction deletes, so that other writers do not wait long."""

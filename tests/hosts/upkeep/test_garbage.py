@@ -1,4 +1,4 @@
-"""A long garbage collection is not repeated over the same objects, and these are still freed once nothing refers to them."""
+"""A long garbage collection is not repeated over the same objects, but they are still freed once nothing refers to them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.store.examples import T0, begin
 from tuner.domain.keys import trial_id
 from tuner.errors import NotFound
 from tuner.store import Store, UsageSample
-from tuner.store.writing.writer import Cursor
+from tuner.store.sql.cursor import Cursor
 
 
 class TestUsage:

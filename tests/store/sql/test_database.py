@@ -20,8 +20,8 @@ from tuner.errors import Conflict, StoreError
 from tuner.store import Store, may_have_written, watched_commits
 from tuner.store.records import CodeRecord
 from tuner.store.sql.connect import StoreUnavailable
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
-from tuner.store.writing.writer import Cursor
 
 MANY = 20
 

@@ -67,7 +67,10 @@ def test_a_setting_is_restored(state: TorchState, change: str) -> None:
 
 @pytest.mark.parametrize("change", SETTINGS)
 def test_a_setting_that_a_module_makes_when_it_is_imported_stays(state: TorchState, change: str) -> None:
-    """The module is imported once for all trials of the process. The newer settings of precision make older ones unreadable."""
+    """The module is imported once for all trials of the process.
+
+    After a change of one of the newer settings of precision, PyTorch refuses to read the older ones.
+    """
     fresh = TorchState(torch)
     before = fresh.read()
     exec(change, {"torch": torch})

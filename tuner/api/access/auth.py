@@ -336,7 +336,7 @@ class Authenticate:
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
         except BaseException:
-            note(500)  # has no effect if the response had begun
+            note(500)  # has no effect if the response has begun
             raise
         finally:
             if noted is not None:

@@ -31,12 +31,12 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.earlier import ProjectFacts, with_earlier
 from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
-from tuner.experiment.specs.messages import escape
 from tuner.experiment.specs.spec import parse_spec
 from tuner.names import did_you_mean
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.space.revisions import in_words
+from tuner.space.words import escape
 from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit

@@ -121,15 +121,8 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True, has_default: boo
         except SpecError as error:
             errors += error.errors
     whole = spec.amended(found) if not errors else spec
-    if not errors and "num_samples" in found and whole.num_samples is None and whole.limits.time_budget_s is None:
-        errors.append(
-            ("/num_samples", "null needs limits.time_budget_s, because the experiment would never end without it")
-        )
-    removed = [name for name in ("time_budget_s", "budget") if found.get("limits", {}).get(name, 0) is None]
-    if not errors and removed and not has_default and _is_endless(whole):
-        needed = "num_samples" if "time_budget_s" in removed else "num_samples or limits.time_budget_s"
-        message = f"null needs {needed}, because the experiment would never end without it"
-        errors.append((f"/limits/{removed[0]}", message))
+    if not errors:
+        errors += _removed_ends(whole, found, has_default)
     if errors:
         raise SpecError(errors)
     return {
@@ -146,6 +139,19 @@ def _no_such_change(name: str, known: Sequence[str]) -> str:
         if meant:
             return f"unknown field{meant}"
     return f"cannot be changed; only these fields can: {', '.join(known)}"
+
+
+def _removed_ends(changed: Spec, found: Mapping[str, Any], has_default: bool) -> Errors:
+    """Return an error if the changes remove the limit without which the search would never end."""
+    removed = [name for name in ("time_budget_s", "budget") if found.get("limits", {}).get(name, 0) is None]
+    if "num_samples" in found and changed.num_samples is None and changed.limits.time_budget_s is None:
+        place, needed = "/num_samples", "limits.time_budget_s"
+    elif removed and not has_default and _is_endless(changed):
+        place = f"/limits/{removed[0]}"
+        needed = "num_samples" if "time_budget_s" in removed else "num_samples or limits.time_budget_s"
+    else:
+        return []
+    return [(place, f"null needs {needed}, because the experiment would never end without it")]
 
 
 def _is_endless(spec: Spec) -> bool:

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from tuner.domain.experiment import PRINTABLE, Scaling, Spec
 from tuner.errors import SpecError
-from tuner.experiment.specs.messages import Errors, escape, shown
+from tuner.experiment.specs.messages import Errors, shown
 from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
+from tuner.space.words import escape
 from tuner.trials.checkpoints.storage import blocking_file, is_in_kernel_filesystem, is_relative, unknown_scheme
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -9,6 +9,7 @@ from typing import Any
 from tuner.domain.experiment import PRINTABLE
 from tuner.experiment.specs.model import OPTIONS
 from tuner.names import elsewhere, option_meant
+from tuner.space.words import escape
 
 Errors = list[tuple[str, str]]
 
@@ -74,11 +75,6 @@ def field_of(pointer: str) -> str:
 
 def pointer_to(parts: Iterable[Any]) -> str:
     return "".join(f"/{escape(part)}" for part in parts if part != "[key]")
-
-
-def escape(key: Any) -> str:
-    """Return one part of a JSON pointer (RFC 6901)."""
-    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def shown(value: Any) -> str:

@@ -26,11 +26,12 @@ from tuner.experiment.specs.checks import (
     plain_and_text,
     plain_json,
 )
-from tuner.experiment.specs.messages import Errors, escape, field_of, in_words, pointer_to, shown
+from tuner.experiment.specs.messages import Errors, field_of, in_words, pointer_to, shown
 from tuner.experiment.specs.model import DECLARED, SpecModel, Written
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
 from tuner.space import Space
+from tuner.space.words import escape
 
 _WORDED = {
     "metric": "expected the name of a metric, or a list of names",

@@ -121,7 +121,7 @@ class ForkServer:
 
 
 class _Server:
-    """The server's process."""
+    """Runs in the server's process, and forks workers for those who ask."""
 
     def __init__(self, control: socket.socket, ignored: Iterable[str], later: bool) -> None:
         self._control = control

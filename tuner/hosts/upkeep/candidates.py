@@ -92,7 +92,7 @@ class Candidates:
             elif record.state is ExperimentState.CANCELLING or record.id in cancelled:
                 found.to_drive.append(ToDrive(record, "a user has cancelled the experiment"))
             elif record.state.ended and record.driver_owner is not None:
-                # Otherwise the experiment would count as driven forever: no retention applies to it.
+                # Otherwise the experiment would count as driven forever, so that no retention would apply to it.
                 why = "its script was killed before it had deleted the checkpoints that the search no longer needs"
                 found.to_drive.append(ToDrive(record, why))
             elif record.abandoned(now) and adopt:

@@ -1,6 +1,6 @@
 """Callbacks that observe a search: your own, and those that write to CSV files, TensorBoard, MLflow and Weights & Biases.
 
-Callbacks run in their own threads, and receive entries of the search's log only after these are committed. So a callback can
+Callbacks run in their own threads, and receive an entry of the search's log only after it is committed. So a callback can
 neither slow a search down nor break it. The methods have the same names as in Ray Tune.
 """
 

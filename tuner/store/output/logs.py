@@ -12,8 +12,8 @@ from tuner.domain.logs import CHUNK_BYTES, LogChunk, LogLimit, Range, merged
 from tuner.errors import NotFound
 from tuner.store.output.log_text import Piece, text_of
 from tuner.store.records import LogQuery, OpenLog, RankLog
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
-from tuner.store.writing.writer import Cursor
 
 _SEGMENT = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id

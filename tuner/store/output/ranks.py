@@ -11,9 +11,9 @@ from tuner.errors import NotFound
 from tuner.store.experiments import clock
 from tuner.store.records import UsageSample, UsageSeries
 from tuner.store.series.running import RunningClock
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment, rank_usage, segment, trial
-from tuner.store.writing.writer import Cursor
 
 # One query for all segments keeps the transaction short: the driver cannot commit until it ends.
 _SEGMENTS = """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.tables import dumps
-from tuner.store.writing.writer import Cursor
 
 Begins = float | Mapping[int, float]
 """The time at which an axis is zero: one time for all segments, or a mapping from segment id to time."""

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from tuner.store.records import Across, Curve, Curves, CurveSegment
 from tuner.store.series import clocks, pyramid, thinning
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.tables import dumps
-from tuner.store.writing.writer import NAN, Cursor
+from tuner.store.writing.writer import NAN
 
 MAX_ROWS = 60_000  # the maximum number of points that are read individually
 MAX_BUCKETS = 400_000  # the maximum number of buckets that are read

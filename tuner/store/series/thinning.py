@@ -13,9 +13,9 @@ from __future__ import annotations
 from tuner.domain.states import ExperimentState
 from tuner.store.records import IMPORTED
 from tuner.store.series import pyramid
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import dumps
-from tuner.store.writing.writer import Cursor
 
 MOST_BUCKETS = 256
 

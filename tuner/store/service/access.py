@@ -21,11 +21,11 @@ from tuner.domain.experiment import PROJECT
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.sql.connect import translated
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import LAST, Database, Share
 from tuner.store.sql.database import at as time_of
 from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
-from tuner.store.writing.writer import Cursor
 
 PREFIX = "tnr_"
 """The prefix of tokens, by which secret scanners recognize them."""

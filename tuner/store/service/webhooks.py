@@ -22,9 +22,9 @@ from tuner.domain.experiment import DEFAULT_PROJECT
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import dumps, webhook, webhook_delivery
-from tuner.store.writing.writer import Cursor
 
 EventName = Literal[
     "experiment.started",

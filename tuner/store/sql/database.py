@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, event
 
 from tuner.errors import Retryable, StoreError
 from tuner.store.sql.connect import is_of_driver, translated
+from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.migrate import head, migrate, revision
-from tuner.store.writing.writer import Cursor
 
 T = TypeVar("T")
 

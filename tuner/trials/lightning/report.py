@@ -155,7 +155,7 @@ class ReportCallback(Flavoured):
         self._note_configured(trainer)
         if self._restored is not None:
             if self._restored.get("should_stop") and self._restored.get("config") == _config(running):
-                # Lightning restores the state of EarlyStopping, but not what this has decided.
+                # Lightning restores the state of EarlyStopping, but not its decision to stop.
                 trainer.should_stop = True
             assert self._configured is not None
             states, self._optimizer_states = self._optimizer_states, ()

@@ -148,8 +148,8 @@ export function matches(trial: Trial, dimensions: readonly Dimension[], brushes:
 
 /**
  * The selections as conditions for the service. The service compares values of categories, but the axes have labels. So
- * the values are looked up in the trials: `raw` has their parameters as the service sent them. Those that none of these
- * trials has are looked up in the space.
+ * the values are looked up in the trials: `raw` has their parameters as the service sent them. Values that no trial
+ * has are looked up in the space.
  */
 export function conditionsOf(
   dimensions: readonly Dimension[],

@@ -9,7 +9,7 @@ import { logWords, pointAt } from "./geometry";
 import { CurvesPlot, type Hover } from "./plot";
 
 interface OverlayChartProps {
-  /** Numbered from 0 in the order of their colors. */
+  /** The curves. Their numbers count from 0 in the order of their colors. */
   series: readonly Series[];
   names: readonly string[];
   metric: string;

@@ -216,7 +216,7 @@ export function leftOutWords({ below, above }: LeftOut, shown: Range, written: (
   return { top: say(above, "above", shown.max), bottom: say(below, "below", shown.min) };
 }
 
-/** Shade the part of the chart, up to `until` pixels, in which most curves lie outside of it. */
+/** Shade the chart up to `until` pixels. In this part, most curves lie above or below the range that the chart shows. */
 export function drawLate(context: CanvasRenderingContext2D, until: number, { x, y }: Axes, theme: Theme): void {
   context.save();
   context.fillStyle = INK[theme].axis;

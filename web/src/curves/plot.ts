@@ -434,7 +434,7 @@ export class CurvesPlot {
     this.lower.style.opacity = "1";
   }
 
-  /** Draw only these curves, over the others; soon all of them, if the colors of others may have changed. */
+  /** Draw these curves over the others. `colours`: the colors of others may have changed, so all curves are drawn soon. */
   private drawOnly(changed: readonly Series[], colours: boolean): void {
     const axes = this.axes();
     if (!axes) return;

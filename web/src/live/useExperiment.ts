@@ -36,7 +36,7 @@ import { Stream, type StreamState } from "./stream";
 
 export { keys, SAMPLE };
 
-/** Brings answers up to date with the changes that came while they were on their way: they may have been read before these. */
+/** Applies to an answer the changes that came while it was on its way, since the service may have read it before them. */
 class Recent {
   readonly id: string;
   /** The changes so far during each request that has no answer yet. */

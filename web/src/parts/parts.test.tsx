@@ -189,7 +189,7 @@ describe("the trial table", () => {
       const heads = screen.getAllByRole("columnheader").map((head) => head.textContent);
       expect(heads[3]).toBe("Configuration, why");
       const cell = within(screen.getAllByRole("row")[1]!).getAllByRole("cell")[3]!.textContent;
-      // Each value is a whole of its own, so that no line breaks within one.
+      // Each value is an element of its own, so that no line breaks within one.
       for (const [name, value] of Object.entries(best.params))
         expect(screen.getAllByText(config({ [name]: value })).length).toBeGreaterThan(0);
       expect(cell).toContain(best.reason);

@@ -38,7 +38,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_a_placement_group_that_ray_is_about_to_place_is_removed_afterwards(
     local_ray: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray lost the CPUs of one in some hundred groups that were removed when resources for them had just become free."""
+    """Ray lost the CPUs of about one in a hundred groups that were removed when resources for them had just become free."""
     states: list[str] = []
 
     def state(group: Any) -> str:

@@ -1,4 +1,4 @@
-"""Projects: their experiments, what these have used, and their quotas."""
+"""Projects: their experiments, the resources that they have used, and their quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect what is known of the trials: their points, their results in the current space, and what follows from these.
+"""Collect what is known of the trials: their points, their results in the current space, and what follows from them.
 
 All of it is computed from the scheduler's state and the population, and cached until there are more results.
 """

@@ -33,7 +33,7 @@ describe("the columns of the trial table", () => {
     ]);
   });
 
-  it("says which trials keep within the constraints, if there are any", () => {
+  it("says which trials satisfy the constraints, if there are any", () => {
     expect(COLUMNS.map((column) => column.id)).not.toContain("feasible");
     const judged = [{ ...TRIALS[0]!, feasible: true }, { ...TRIALS[1]!, feasible: false }, TRIALS[2]!];
     const column = columnsOf(judged, "accuracy", "training_iteration").find(({ id }) => id === "feasible")!;

@@ -42,7 +42,7 @@ export function StartedOver({
   );
 }
 
-/** "8 trials started over, 12 times in all"; `more`: there are further decisions than these. */
+/** "8 trials started over, 12 times in all"; `more`: there are more decisions than `resumes` has. */
 export function startedOverWords(resumes: readonly Pick<Decision, "trial_number">[], more = false): string {
   if (more) return `Trials started over more than ${resumes.length} times`;
   const trials = new Set(resumes.map((one) => one.trial_number)).size;

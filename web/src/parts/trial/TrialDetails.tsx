@@ -197,7 +197,7 @@ function Fold({ title, text, open = false }: { title: string; text: string; open
 }
 
 const EXPECTED_TITLE =
-  "What is expected of the configuration, given all its runs. A value of few runs is partly luck, so it counts only in part. After repeats, trials are ranked by this.";
+  "What is expected of the configuration, given all its runs. A value of few runs is partly luck, so it counts only in part. After repeats, trials are ranked by this value.";
 
 type Fact = [string, ReactNode];
 
