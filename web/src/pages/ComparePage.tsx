@@ -17,7 +17,7 @@ import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/common/Panel";
 import { SaveMenu } from "../parts/common/SaveMenu";
 import { ProblemBox } from "../parts/common/Problem";
-import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
+import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { useKeys } from "../parts/common/useKeys";
 import { useTitle } from "../parts/common/useTitle";
 import { lineageQuery, mayHaveChanged, overTraining } from "../parts/trial/Schedule";
@@ -224,19 +224,21 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
         }
         aside={
           <div className={classes.controls}>
-            <span aria-hidden>x</span>
-            <Select
-              size="xs"
-              w={112}
-              aria-label="Horizontal axis"
-              allowDeselect={false}
-              searchable={known.length > 8}
-              data={choices(known, metric)}
-              value={formatAcross(across)}
-              onChange={(value) => address.set({ x: value === "step" ? null : value })}
-            />
-            <span aria-hidden>y</span>
-            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            <AxisControls name="x">
+              <Select
+                size="xs"
+                w={112}
+                aria-label="Horizontal axis"
+                allowDeselect={false}
+                searchable={known.length > 8}
+                data={choices(known, metric)}
+                value={formatAcross(across)}
+                onChange={(value) => address.set({ x: value === "step" ? null : value })}
+              />
+            </AxisControls>
+            <AxisControls name="y">
+              <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            </AxisControls>
             <SaveMenu
               name={`compared ${metric}`}
               rows={save}
