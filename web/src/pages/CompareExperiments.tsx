@@ -38,10 +38,16 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
       refetchInterval: REFRESH_MS,
     })),
   });
-  const broken = found.find((query) => query.isError && !query.data);
+  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  const broken = found[brokenAt];
   if (broken)
     return (
-      <ProblemBox error={broken.error} what="experiment" retry={() => found.forEach((query) => void query.refetch())} />
+      <ProblemBox
+        error={broken.error}
+        what="experiment"
+        retry={() => found.forEach((query) => void query.refetch())}
+        leaveOut={() => address.set({ experiments: ids.filter((_, i) => i !== brokenAt).join(",") })}
+      />
     );
   const experiments = found.flatMap((query) => query.data ?? []);
   if (experiments.length < ids.length) return <Skeleton height={420} />;

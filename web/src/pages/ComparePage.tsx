@@ -77,7 +77,8 @@ function CompareTrials({ address }: { address: Address }) {
         state.data && hasEnded(state.data.state) ? false : REFRESH_MS,
     })),
   });
-  const broken = found.find((query) => query.isError && !query.data);
+  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  const broken = found[brokenAt];
   const trials = found.flatMap((query) => query.data ?? []);
   const of = [...new Set(trials.map((trial) => trial.experiment_id))];
   const owner = useQuery({
@@ -99,7 +100,12 @@ function CompareTrials({ address }: { address: Address }) {
         <h1 className={classes.title}>Compare trials</h1>
       </div>
       {broken && (
-        <ProblemBox error={broken.error} what="trial" retry={() => found.forEach((query) => void query.refetch())} />
+        <ProblemBox
+          error={broken.error}
+          what="trial"
+          retry={() => found.forEach((query) => void query.refetch())}
+          leaveOut={() => without(ids[brokenAt]!)}
+        />
       )}
       {ids.length < 2 && (
         <Panel>
