@@ -185,6 +185,20 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
   });
 
+  it("keep what was typed into a form if somebody clicks beside it", async () => {
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "a long story" } });
+    fireEvent.click(document.querySelector(".mantine-Modal-overlay")!);
+    const beside = document.querySelector(".mantine-Modal-inner")!;
+    fireEvent.mouseDown(beside);
+    fireEvent.click(beside);
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("a long story");
+    fireEvent.click(screen.getByRole("button", { name: "Close" }));
+    expect(screen.queryByLabelText("Notes")).toBeNull();
+  });
+
   it("change its weight and its limits to decimals", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
