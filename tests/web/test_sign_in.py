@@ -81,3 +81,18 @@ def test_a_member_of_one_project_is_offered_nothing_that_is_refused(service: Ser
     page.get_by_role("button", name="Create the webhook").click()
     expect(page.get_by_text("The key that signs its messages.")).to_be_visible()
     assert [hook.project for hook in service.store.webhooks.all()] == ["vision"]
+
+
+def test_on_a_phone_the_top_of_the_page_has_room_for_a_long_name(service: Service, visit: Open) -> None:
+    """The product's name covered the menu, and nothing was left of the button for signing out."""
+    begin(service.store, spec=a_spec("digits"))
+    name = "ada.king-countess-of-lovelace@mathematics.example.com"
+    secret, _ = service.store.access.create_token(name, Role.VIEWER)
+    page = visit("/experiments", width=375)
+    cut = "parts => parts.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent)"
+    for _ in range(2):
+        assert page.get_by_role("banner").locator("a, button, button span").evaluate_all(cut) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375
+        if page.get_by_label("Token").is_visible():
+            sign_in(page, secret)
+            expect(page.get_by_role("button", name=f"Sign out {name}")).to_contain_text("sign out")

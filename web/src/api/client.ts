@@ -223,6 +223,11 @@ export const api = {
       http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
       signal,
     ),
+  /** The experiment with all digits of whole numbers above 2^53, which are then a BigInt. */
+  exactExperiment: async (id: string, signal?: AbortSignal): Promise<Experiment> => {
+    const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
+    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}", asked), signal)) as Experiment;
+  },
   /** The spec in the form in which it can be posted again, and what that form cannot contain. */
   spec: async (id: string, signal?: AbortSignal): Promise<SpecCopy> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };

@@ -20,6 +20,12 @@ export function exactly(text: string): unknown {
   ) as unknown;
 }
 
+/** Return true if a value that was read without `exactly` has a whole number that may have lost digits. */
+export function mayBeRounded(value: unknown): boolean {
+  if (value !== null && typeof value === "object") return Object.values(value).some(mayBeRounded);
+  return Number.isInteger(value) && !Number.isSafeInteger(value);
+}
+
 /** Write JSON. */
 export function exactText(value: unknown): string {
   return JSON.stringify(value, function (this: Record<string, unknown>, name, one: unknown) {

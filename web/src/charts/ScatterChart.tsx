@@ -6,7 +6,7 @@ import { config, metric as written, reachedAt, type Labels } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
 import { axisName, LETTER, positionOf, shortened, type Dimension } from "./dimensions";
-import { marksOf, type Dot, type Heat } from "./scatter";
+import { fittingLabels, marksOf, type Dot, type Heat } from "./scatter";
 import { useWidth } from "./useWidth";
 
 /** The properties that charts of trials share: which trials are shown, marked and picked. */
@@ -130,6 +130,10 @@ export function ScatterChart(props: ScatterChartProps) {
     }
   });
 
+  const marks = marksOf(across, right - left, true);
+  const texts = marks.map(({ label: text }) => text);
+  const names = across.range ? texts : fittingLabels(texts, (px(1) - px(0)) / Math.max(1, texts.length));
+
   const near = (event: MouseEvent<HTMLElement>) => {
     const box = canvas.current!.getBoundingClientRect();
     let best = REACH;
@@ -146,11 +150,12 @@ export function ScatterChart(props: ScatterChartProps) {
   return (
     <div ref={root} className={classes.plane} style={{ height }}>
       <svg width={width} height={height} aria-hidden>
-        {marksOf(across, right - left, true).map(({ at, label: text }) => (
+        {marks.map(({ at, label: text }, i) => (
           <g key={text}>
             <line x1={px(at)} x2={px(at)} y1={TOP} y2={bottom} className={classes.grid} />
             <text className={classes.axisMark} x={px(at)} y={height - BOTTOM + 14} textAnchor="middle">
-              {short(text)}
+              {names[i] !== text && <title>{text}</title>}
+              {names[i]}
             </text>
           </g>
         ))}

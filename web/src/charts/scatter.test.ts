@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Trial } from "../api/types";
 import { after, nothing, story } from "../test/run";
 import { dimensionsOf } from "./dimensions";
-import { bestByNumber, countAxis, dotsOf, heatOf, isSingle, marksOf } from "./scatter";
+import { bestByNumber, countAxis, dotsOf, fittingLabels, heatOf, isSingle, marksOf } from "./scatter";
 
 const { trials } = after(nothing(), story(10));
 const made = (number: number, params: Trial["params"], best_value: number | null, fields: Partial<Trial> = {}) => ({
@@ -130,5 +130,30 @@ describe("isSingle", () => {
     expect(isSingle([...once, made(2, {}, 1, { state: "running", iteration: 2 })])).toBe(false);
     expect(isSingle([made(0, {}, 1, { state: "stopped", iteration: 1 })])).toBe(false);
     expect(isSingle([])).toBe(false);
+  });
+});
+
+describe("the labels of categories", () => {
+  const names = Array.from({ length: 14 }, (_, i) => `category_${i}`);
+
+  it("are shown in full where there is room", () => {
+    expect(fittingLabels(["adam", "sgd", "a long name of a category"], 180)).toEqual([
+      "adam",
+      "sgd",
+      "a long name of a category",
+    ]);
+    expect(fittingLabels([], 180)).toEqual([]);
+  });
+
+  it("are cut, and some are left out, so that none lies over another", () => {
+    expect(fittingLabels(names.slice(0, 3), 60)).toEqual(["cate…y_0", "cate…y_1", "cate…y_2"]);
+    const shown = fittingLabels(names, 16);
+    expect(shown.slice(0, 4)).toEqual(["ca…_0", null, null, "ca…_3"]);
+    for (const step of [1, 5, 16, 40, 100]) {
+      const places = fittingLabels(names, step).flatMap((text, i) =>
+        text === null ? [] : [[text, i * step] as const],
+      );
+      places.slice(1).forEach(([text, at], i) => expect(at - places[i]![1]).toBeGreaterThan(6.6 * text.length));
+    }
   });
 });

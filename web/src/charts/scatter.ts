@@ -2,7 +2,7 @@
 
 import type { Trial } from "../api/types";
 import { ticks } from "../curves/ticks";
-import { positionOf, valueOf, type Dimension } from "./dimensions";
+import { positionOf, shortened, valueOf, type Dimension } from "./dimensions";
 
 /** The position of a trial on each axis, from 0 to 1; null on an axis for which it has no value. */
 export interface Dot {
@@ -57,6 +57,20 @@ export function marksOf(dimension: Dimension, pixels: number, horizontal = false
     const at = positionOf(dimension, value);
     return found.labels[i] && at !== null && at >= 0 && at <= 1 ? [{ at, label: found.labels[i] }] : [];
   });
+}
+
+/** The width of a letter of an axis in pixels, and the space between two labels. */
+const [MARK_LETTER, MARK_GAP] = [6.6, 6];
+/** A label has at least this many letters. If there is no room for them, some labels are left out. */
+const LEAST_LETTERS = 5;
+
+/** The labels of categories whose places are `step` pixels apart, cut to that room. Null for those that there is no room for. */
+export function fittingLabels(labels: readonly string[], step: number): (string | null)[] {
+  const most = Math.max(LEAST_LETTERS, Math.floor((step - MARK_GAP) / MARK_LETTER));
+  const cut = labels.map((label) => shortened(label, most));
+  const widest = Math.max(...cut.map((text) => text.length)) * MARK_LETTER + MARK_GAP;
+  const every = Math.max(1, Math.ceil(widest / step));
+  return cut.map((text, i) => (i % every === 0 ? text : null));
 }
 
 /** The best value after each trial within the constraints, in the order of their numbers: a point for each improvement. */

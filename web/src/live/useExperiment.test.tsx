@@ -182,6 +182,19 @@ describe("an open experiment", () => {
     expect(client.getQueryState(keys.trial("trl_2"))!.isInvalidated).toBe(false);
   });
 
+  it("shows the end of a trial that ends while the first answer about it is on its way", async () => {
+    const { wait, watch } = await opened();
+    const answers: ((trial: Trial) => void)[] = [];
+    const read = vi.fn(() => new Promise((resolve) => answers.push(resolve)));
+    const { result } = watch(keys.trial("trl_1"), read);
+    await waitFor(() => expect(read).toHaveBeenCalledTimes(1));
+    void act(() => send({ since: 10, seq: 11, trials: [trial("completed")] }));
+    await wait(700);
+    answers[0]!(trial("running"));
+    await waitFor(() => expect(result.current.data).toMatchObject({ state: "completed" }));
+    await waitFor(() => expect(read).toHaveBeenCalledTimes(2));
+  });
+
   it("reads an open trial again when it ends, since the last changes may not have come", async () => {
     const { answer, wait, watch } = await opened();
     const read = vi.fn(() => Promise.resolve(trial("running")));

@@ -389,15 +389,21 @@ function applyLists(client: QueryClient, id: string, all: Changes): void {
   const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
   for (const row of all.trials) {
     const trial = row.id;
-    if (client.getQueryState(keys.trial(trial)) === undefined) continue;
-    client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
-    // The placement of a segment comes only with GET of the trial.
-    const own = [keys.trial(trial), keys.trialDecisions(trial)];
-    // After its end, nothing of a trial is polled any more. Its last points may not have been read, and its checkpoints still change.
-    if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trial(trial) });
-    if (restarted.has(row.number) || decidedOn.has(trial)) {
-      for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
-    }
+    const query = client.getQueryCache().find({ queryKey: keys.trial(trial) });
+    if (!query) continue;
+    const apply = () => {
+      client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
+      // The placement of a segment comes only with GET of the trial.
+      const own = [keys.trial(trial), keys.trialDecisions(trial)];
+      // After its end, nothing of a trial is polled any more. Its last points may not have been read, and its checkpoints still change.
+      if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trial(trial) });
+      if (restarted.has(row.number) || decidedOn.has(trial)) {
+        for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
+      }
+    };
+    // The first answer about a trial may be on its way, and older than this change.
+    if (query.state.data === undefined && query.promise) query.promise.then(apply, () => undefined);
+    else apply();
   }
 }
 

@@ -13,7 +13,7 @@ import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { SaveMenu } from "../parts/common/SaveMenu";
-import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
+import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { lineageQuery, overTraining } from "../parts/trial/Schedule";
@@ -38,10 +38,16 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
       refetchInterval: REFRESH_MS,
     })),
   });
-  const broken = found.find((query) => query.isError && !query.data);
+  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  const broken = found[brokenAt];
   if (broken)
     return (
-      <ProblemBox error={broken.error} what="experiment" retry={() => found.forEach((query) => void query.refetch())} />
+      <ProblemBox
+        error={broken.error}
+        what="experiment"
+        retry={() => found.forEach((query) => void query.refetch())}
+        leaveOut={() => address.set({ experiments: ids.filter((_, i) => i !== brokenAt).join(",") })}
+      />
     );
   const experiments = found.flatMap((query) => query.data ?? []);
   if (experiments.length < ids.length) return <Skeleton height={420} />;
@@ -97,18 +103,20 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
         }
         aside={
           <div className={classes.controls}>
-            <span aria-hidden>x</span>
-            <Select
-              size="xs"
-              w={172}
-              aria-label="Horizontal axis"
-              allowDeselect={false}
-              data={COSTS}
-              value={cost}
-              onChange={(value) => address.set({ x: value === "time" ? value : null })}
-            />
-            <span aria-hidden>y</span>
-            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            <AxisControls name="x">
+              <Select
+                size="xs"
+                w={172}
+                aria-label="Horizontal axis"
+                allowDeselect={false}
+                data={COSTS}
+                value={cost}
+                onChange={(value) => address.set({ x: value === "time" ? value : null })}
+              />
+            </AxisControls>
+            <AxisControls name="y">
+              <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            </AxisControls>
             <SaveMenu
               name={`compared best ${metric}`}
               rows={() => comparedBestRows(names, bests, metric, cost)}

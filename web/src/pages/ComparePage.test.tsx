@@ -1,18 +1,34 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import ComparePage from "./ComparePage";
 
 afterEach(() => void vi.restoreAllMocks());
 
-/** Open a comparison of trials. `own`: for each of them, what differs from the defaults. */
-function show(x: string, own: readonly object[] = [{}, {}]) {
+const gone = () => Promise.reject(new ApiError(404, "it is gone"));
+
+function open(query: string) {
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+        <MemoryRouter initialEntries={[`/compare?${query}`]}>
+          <ComparePage />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+}
+
+/** Open a comparison of trials. `own`: for each of them, what differs from the defaults; null for one that was deleted. */
+function show(x: string, own: readonly (object | null)[] = [{}, {}]) {
   const trial = { experiment_id: "exp_1", state: "completed", params: {}, last: {}, segments: [] };
   vi.spyOn(api, "trial").mockImplementation((id) =>
-    Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
+    own[Number(id.slice(-1)) - 1] === null
+      ? gone()
+      : Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
   );
   const experiment = {
     name: "digits",
@@ -28,15 +44,7 @@ function show(x: string, own: readonly object[] = [{}, {}]) {
   };
   vi.spyOn(api, "experiment").mockImplementation((id) => Promise.resolve({ ...experiment, id } as never));
   vi.spyOn(api, "trialCurves").mockResolvedValue({ items: [] } as never);
-  render(
-    <MantineProvider env="test">
-      <QueryClientProvider client={new QueryClient()}>
-        <MemoryRouter initialEntries={[`/compare?trials=${own.map((_, i) => `trl_${i + 1}`).join()}&x=${x}`]}>
-          <ComparePage />
-        </MemoryRouter>
-      </QueryClientProvider>
-    </MantineProvider>,
-  );
+  open(`trials=${own.map((_, i) => `trl_${i + 1}`).join()}&x=${x}`);
 }
 
 it("says that the trials' reports have no place on the axis", async () => {
@@ -137,4 +145,20 @@ it("follows trials while they train, and reads the curves once more after their 
   } finally {
     vi.useRealTimers();
   }
+});
+
+it("compares the other trials if one was deleted and is left out", async () => {
+  show("step", [{}, null, {}]);
+  fireEvent.click(await screen.findByRole("button", { name: "Leave it out" }));
+  expect(await screen.findByRole("columnheader", { name: /^trial 3/ })).toBeTruthy();
+  expect(screen.queryByText("it is gone")).toBeNull();
+});
+
+it("compares the other experiments if one was deleted and is left out", async () => {
+  vi.spyOn(api, "experiment").mockImplementation((id) => (id === "exp_2" ? gone() : new Promise(() => {})));
+  open("experiments=exp_1,exp_2,exp_3");
+  expect(await screen.findByText("it is gone")).toBeTruthy();
+  fireEvent.click(screen.getByRole("button", { name: "Leave it out" }));
+  expect(screen.queryByText("it is gone")).toBeNull();
+  expect(screen.getByRole("heading", { name: "Compare experiments" })).toBeTruthy();
 });

@@ -17,7 +17,7 @@ import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/common/Panel";
 import { SaveMenu } from "../parts/common/SaveMenu";
 import { ProblemBox } from "../parts/common/Problem";
-import { LinearOrLog, MetricSelect } from "../parts/curves/controls";
+import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { useKeys } from "../parts/common/useKeys";
 import { useTitle } from "../parts/common/useTitle";
 import { lineageQuery, mayHaveChanged, overTraining } from "../parts/trial/Schedule";
@@ -77,7 +77,8 @@ function CompareTrials({ address }: { address: Address }) {
         state.data && hasEnded(state.data.state) ? false : REFRESH_MS,
     })),
   });
-  const broken = found.find((query) => query.isError && !query.data);
+  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  const broken = found[brokenAt];
   const trials = found.flatMap((query) => query.data ?? []);
   const of = [...new Set(trials.map((trial) => trial.experiment_id))];
   const owner = useQuery({
@@ -99,7 +100,12 @@ function CompareTrials({ address }: { address: Address }) {
         <h1 className={classes.title}>Compare trials</h1>
       </div>
       {broken && (
-        <ProblemBox error={broken.error} what="trial" retry={() => found.forEach((query) => void query.refetch())} />
+        <ProblemBox
+          error={broken.error}
+          what="trial"
+          retry={() => found.forEach((query) => void query.refetch())}
+          leaveOut={() => without(ids[brokenAt]!)}
+        />
       )}
       {ids.length < 2 && (
         <Panel>
@@ -224,19 +230,21 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
         }
         aside={
           <div className={classes.controls}>
-            <span aria-hidden>x</span>
-            <Select
-              size="xs"
-              w={112}
-              aria-label="Horizontal axis"
-              allowDeselect={false}
-              searchable={known.length > 8}
-              data={choices(known, metric)}
-              value={formatAcross(across)}
-              onChange={(value) => address.set({ x: value === "step" ? null : value })}
-            />
-            <span aria-hidden>y</span>
-            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            <AxisControls name="x">
+              <Select
+                size="xs"
+                w={112}
+                aria-label="Horizontal axis"
+                allowDeselect={false}
+                searchable={known.length > 8}
+                data={choices(known, metric)}
+                value={formatAcross(across)}
+                onChange={(value) => address.set({ x: value === "step" ? null : value })}
+              />
+            </AxisControls>
+            <AxisControls name="y">
+              <LinearOrLog label="Vertical axis" log={log} onChange={(on) => address.set({ y: on ? "log" : null })} />
+            </AxisControls>
             <SaveMenu
               name={`compared ${metric}`}
               rows={save}

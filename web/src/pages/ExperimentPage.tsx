@@ -309,7 +309,12 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           onCompare={() => compare.mutate(picked)}
           call={trialsCall(experiment.id, where, order)}
           choice={choice}
-          onChoice={({ hidden, pinned }) => set({ hide: formatList(hidden), pin: formatList(pinned) })}
+          onChoice={(change) =>
+            set((get) => {
+              const { hidden, pinned } = change({ hidden: parseList(get("hide")), pinned: parseList(get("pin")) });
+              return { hide: formatList(hidden), pin: formatList(pinned) };
+            })
+          }
         />
       </>
     );

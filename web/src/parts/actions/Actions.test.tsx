@@ -5,6 +5,7 @@ import type { ReactNode } from "react";
 import { MemoryRouter } from "react-router";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
+import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Trial } from "../../api/types";
 import { type } from "../../test/typing";
 import { Actions, BulkActions } from "./Actions";
@@ -184,6 +185,20 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
   });
 
+  it("keep what was typed into a form if somebody clicks beside it", async () => {
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "a long story" } });
+    fireEvent.click(document.querySelector(".mantine-Modal-overlay")!);
+    const beside = document.querySelector(".mantine-Modal-inner")!;
+    fireEvent.mouseDown(beside);
+    fireEvent.click(beside);
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("a long story");
+    fireEvent.click(screen.getByRole("button", { name: "Close" }));
+    expect(screen.queryByLabelText("Notes")).toBeNull();
+  });
+
   it("change its weight and its limits to decimals", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
@@ -196,6 +211,31 @@ describe("the actions of an experiment", () => {
     expect([weight.value, hours.value]).toEqual(["0.5", "10.05"]);
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
     expect(change).toHaveBeenLastCalledWith("exp_1", { weight: 0.5, limits: { gpu_hours: 10.05 } });
+  });
+
+  it("keep all digits of whole numbers above 2^53", async () => {
+    const text = JSON.stringify({ ...EXPERIMENT, space: { seed: { type: "choice", categories: [1, 3] } } });
+    const exact = exactly(text.replace("[1,3]", "[1152921504606846977,1152921504606846979]")) as Experiment;
+    const rounded = JSON.parse(exactText(exact)) as Experiment;
+    vi.spyOn(api, "exactExperiment").mockResolvedValue(exact);
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    const { unmount } = show(<Actions experiment={rounded} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    const field = await screen.findByLabelText<HTMLTextAreaElement>("Search space");
+    expect(field.value).toContain("- 1152921504606846977\n    - 1152921504606846979");
+    fireEvent.change(field, { target: { value: field.value.replace("77", "81") } });
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
+    expect(exactText(change.mock.lastCall![1])).toContain("[1152921504606846981,1152921504606846979]");
+    unmount();
+    const enqueue = vi.spyOn(api, "enqueue").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={rounded} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    fireEvent.click(await screen.findByRole("combobox", { name: "seed" }));
+    fireEvent.click(await screen.findByRole("option", { name: "1152921504606846979", hidden: true }));
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }]);
   });
 
   it("continue it with more trials", async () => {

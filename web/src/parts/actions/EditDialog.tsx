@@ -10,9 +10,20 @@ import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } fr
 import { NumberField } from "../common/NumberField";
 import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
+import { WithDigits } from "./WithDigits";
+
+const TITLE = "Edit this experiment";
 
 /** The form for editing an experiment, even while it runs. */
-export default function EditDialog({ experiment, onClose, onDone }: DialogProps) {
+export default function EditDialog(props: DialogProps) {
+  return (
+    <WithDigits {...props} title={TITLE}>
+      {(experiment) => <Form {...props} experiment={experiment} />}
+    </WithDigits>
+  );
+}
+
+function Form({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
   // Keep the experiment as it was when the form was opened, so that changes by others meanwhile are not undone.
   const [first] = useState(experiment);
@@ -36,7 +47,7 @@ export default function EditDialog({ experiment, onClose, onDone }: DialogProps)
   };
   return (
     <FormDialog
-      title="Edit this experiment"
+      title={TITLE}
       verb="Save"
       wrong="It could not be changed"
       size="lg"

@@ -7,9 +7,20 @@ import { experimentEnded } from "../../live/states";
 import { FormDialog, type DialogProps } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
+import { WithDigits } from "./WithDigits";
+
+const TITLE = "Try a configuration";
 
 /** One more trial, with parameters that a person chooses. It begins with those of the best trial. */
-export default function EnqueueDialog({ experiment, onClose, onDone }: DialogProps) {
+export default function EnqueueDialog(props: DialogProps) {
+  return (
+    <WithDigits {...props} title={TITLE}>
+      {(experiment) => <Form {...props} experiment={experiment} />}
+    </WithDigits>
+  );
+}
+
+function Form({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
   const best = experiment.best?.params;
   const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
@@ -23,7 +34,7 @@ export default function EnqueueDialog({ experiment, onClose, onDone }: DialogPro
   });
   return (
     <FormDialog
-      title="Try a configuration"
+      title={TITLE}
       words={
         <>
           It becomes the next trial of <b>{experiment.name}</b>, in addition to num_samples.

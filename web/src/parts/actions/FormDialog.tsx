@@ -32,7 +32,15 @@ interface FormDialogProps {
 export function FormDialog(props: FormDialogProps) {
   const { title, words, verb, wrong, pending, error, disabled, final, size, children, onSend, onClose } = props;
   return (
-    <Modal opened onClose={onClose} title={<b>{title}</b>} centered {...(size ? { size } : {})}>
+    // A click beside the form must not lose what was typed.
+    <Modal
+      opened
+      onClose={onClose}
+      closeOnClickOutside={false}
+      title={<b>{title}</b>}
+      centered
+      {...(size ? { size } : {})}
+    >
       <FocusBack />
       <form
         className={classes.form}

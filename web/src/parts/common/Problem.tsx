@@ -20,8 +20,16 @@ export function MissingPage({ error, what, retry }: { error: unknown; what: stri
   );
 }
 
+interface ProblemBoxProps {
+  error: unknown;
+  what: string;
+  retry?: () => void;
+  /** Continue without what is missing, such as a trial that was deleted. */
+  leaveOut?: () => void;
+}
+
 /** Say why something could not be shown, and offer to try again. */
-export function ProblemBox({ error, what, retry }: { error: unknown; what: string; retry?: () => void }) {
+export function ProblemBox({ error, what, retry, leaveOut }: ProblemBoxProps) {
   const api = error instanceof ApiError ? error : null;
   const title = api?.status === 404 ? `There is no such ${what}` : `The ${what} could not be read`;
   return (
@@ -35,6 +43,11 @@ export function ProblemBox({ error, what, retry }: { error: unknown; what: strin
       {retry && api?.status !== 404 && (
         <Button size="compact-sm" variant="default" onClick={retry}>
           Try again
+        </Button>
+      )}
+      {leaveOut && api?.status === 404 && (
+        <Button size="compact-sm" variant="default" onClick={leaveOut}>
+          Leave it out
         </Button>
       )}
     </Alert>

@@ -10,6 +10,8 @@ const SignInForm = lazily(() => import("./SignInForm"));
 
 /** The cache key of the time at which somebody signed out. The page is dropped then, with all that was typed. */
 const LEFT = ["left"];
+/** The number of letters of a name that fit on a phone, beside the words "sign out". */
+const MOST_LETTERS = 20;
 
 /**
  * Show the sign-in form instead of the page once the service has asked for a token. The page is hidden meanwhile, and its polls
@@ -81,10 +83,11 @@ export function SignOut({ name }: { name: string }) {
         size="compact-sm"
         variant="subtle"
         color="gray"
+        title={name}
         onClick={() => void leave()}
         aria-label={`Sign out ${name}`}
       >
-        {name} · sign out
+        {name.length > MOST_LETTERS ? `${name.slice(0, MOST_LETTERS - 1)}…` : name} · sign out
       </Button>
     </>
   );

@@ -28,7 +28,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
-import { LinearOrLog, MetricSelect } from "./controls";
+import { AxisControls, LinearOrLog, MetricSelect } from "./controls";
 
 interface CurvesPanelProps {
   experiment: Experiment;
@@ -134,24 +134,26 @@ export function CurvesPanel({
       }
       aside={
         <div className={classes.controls}>
-          <span aria-hidden>x</span>
-          <Select
-            size="xs"
-            w={112}
-            aria-label="Horizontal axis"
-            allowDeselect={false}
-            searchable={metrics.length > 8}
-            data={choices(metrics, metric)}
-            value={formatAcross(across)}
-            onChange={(value) => set({ x: value, xs: null, zoom: null })}
-          />
-          <LinearOrLog
-            label="Horizontal scale"
-            log={logX}
-            onChange={(on) => set({ xs: on ? "log" : "linear", zoom: null })}
-          />
-          <span aria-hidden>y</span>
-          <LinearOrLog label="Vertical axis" log={log} onChange={(on) => set({ y: on ? "log" : null, zoom: null })} />
+          <AxisControls name="x">
+            <Select
+              size="xs"
+              w={112}
+              aria-label="Horizontal axis"
+              allowDeselect={false}
+              searchable={metrics.length > 8}
+              data={choices(metrics, metric)}
+              value={formatAcross(across)}
+              onChange={(value) => set({ x: value, xs: null, zoom: null })}
+            />
+            <LinearOrLog
+              label="Horizontal scale"
+              log={logX}
+              onChange={(on) => set({ xs: on ? "log" : "linear", zoom: null })}
+            />
+          </AxisControls>
+          <AxisControls name="y">
+            <LinearOrLog label="Vertical axis" log={log} onChange={(on) => set({ y: on ? "log" : null, zoom: null })} />
+          </AxisControls>
           <Select
             size="xs"
             w={88}

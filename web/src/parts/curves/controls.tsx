@@ -1,4 +1,6 @@
 import { SegmentedControl, Select, VisuallyHidden } from "@mantine/core";
+import type { ReactNode } from "react";
+import parts from "../common/parts.module.css";
 import { useAtOnce } from "../common/useAtOnce";
 
 const LINEAR_OR_LOG = ["linear", "log"];
@@ -28,6 +30,16 @@ export function MetricSelect({ metrics, value, width, alone = value, onChange }:
         onChange={onChange}
       />
     </>
+  );
+}
+
+/** The controls of an axis, on one line with its name. */
+export function AxisControls({ name, children }: { name: "x" | "y"; children: ReactNode }) {
+  return (
+    <span className={parts.axis}>
+      <span aria-hidden>{name}</span>
+      {children}
+    </span>
   );
 }
 

@@ -1,9 +1,9 @@
 import { MantineProvider } from "@mantine/core";
-import { render, screen, within } from "@testing-library/react";
+import { fireEvent, render, screen, within } from "@testing-library/react";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { Trial } from "../../api/types";
 import type { Expected } from "../../curves/expected";
-import { TrialTable } from "./TrialTable";
+import { TrialTable, type ColumnChoice } from "./TrialTable";
 
 beforeEach(() => {
   // The table draws only the rows that fit into its box, and happy-dom has no layout.
@@ -48,6 +48,7 @@ function table(
   expected: Expected | null = null,
   labels = {},
   trials = TRIALS,
+  onChoice: Parameters<typeof TrialTable>[0]["onChoice"] = nothing,
 ) {
   return (
     <MantineProvider env="test">
@@ -73,7 +74,7 @@ function table(
         onPick={nothing}
         onCompare={nothing}
         choice={{ hidden: [], pinned: [] }}
-        onChoice={nothing}
+        onChoice={onChoice}
       />
     </MantineProvider>
   );
@@ -123,4 +124,20 @@ it("shortens a long name and a long category, which can be read in full as toolt
   const [cell] = screen.getAllByText(category);
   expect(cell!.closest("td")!.title).toBe(category);
   expect(screen.getAllByText("adam")[0]!.closest("td")!.hasAttribute("title")).toBe(false);
+});
+
+it("hides and pins all columns that are chosen before the first change is drawn", async () => {
+  let choice: ColumnChoice = { hidden: [], pinned: [] };
+  render(
+    table(null, null, {}, TRIALS, (change) => {
+      choice = change(choice); // as an address that is drawn later
+    }),
+  );
+  fireEvent.click(screen.getByRole("button", { name: "columns" }));
+  const menu = within(await screen.findByRole("group", { name: "Columns of the table" }));
+  fireEvent.click(menu.getByRole("checkbox", { name: "Iteration" }));
+  fireEvent.click(menu.getByRole("checkbox", { name: "Why" }));
+  fireEvent.click(menu.getByRole("button", { name: "pin State" }));
+  fireEvent.click(menu.getByRole("button", { name: "pin Last latency" }));
+  expect(choice).toEqual({ hidden: ["iteration", "reason"], pinned: ["state", "metric:latency"] });
 });

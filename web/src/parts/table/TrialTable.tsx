@@ -6,6 +6,7 @@ import {
   useReactTable,
   type Column as TableColumn,
   type ColumnDef,
+  type ColumnPinningState,
   type VisibilityState,
 } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
@@ -80,7 +81,7 @@ interface TrialTableProps {
   /** The call that gives the rows; without it, they cannot be saved. */
   call?: Call;
   choice: ColumnChoice;
-  onChoice: (choice: ColumnChoice) => void;
+  onChoice: (change: (choice: ColumnChoice) => ColumnChoice) => void;
 }
 
 const ROW = 31;
@@ -147,11 +148,8 @@ export function TrialTable(props: TrialTableProps) {
     [columns, sortedByService],
   );
   const { hidden, pinned } = choice;
-  const visibility = useMemo(
-    () => Object.fromEntries(hidden.filter((id) => !ALWAYS.includes(id)).map((id) => [id, false])),
-    [hidden],
-  );
-  const pinning = useMemo(() => ({ left: ["number", ...pinned.filter((id) => id !== "number")] }), [pinned]);
+  const visibility = useMemo(() => visibilityOf(hidden), [hidden]);
+  const pinning = useMemo(() => pinningOf(pinned), [pinned]);
   const selection = useMemo(() => Object.fromEntries(picked.map((number) => [number, true])), [picked]);
   const table = useReactTable({
     data: rows as Trial[],
@@ -165,12 +163,17 @@ export function TrialTable(props: TrialTableProps) {
       columnPinning: pinning,
       rowSelection: selection,
     },
-    onColumnVisibilityChange: (updater) => {
-      const next: VisibilityState = functionalUpdate(updater, visibility);
-      onChoice({ pinned, hidden: Object.keys(next).filter((id) => next[id] === false) });
-    },
+    // The previous change may not have been drawn yet, so each one is applied to the newest choice.
+    onColumnVisibilityChange: (updater) =>
+      onChoice(({ hidden, pinned }) => {
+        const next: VisibilityState = functionalUpdate(updater, visibilityOf(hidden));
+        return { pinned, hidden: Object.keys(next).filter((id) => next[id] === false) };
+      }),
     onColumnPinningChange: (updater) =>
-      onChoice({ hidden, pinned: (functionalUpdate(updater, pinning).left ?? []).filter((id) => id !== "number") }),
+      onChoice(({ hidden, pinned }) => {
+        const next: ColumnPinningState = functionalUpdate(updater, pinningOf(pinned));
+        return { hidden, pinned: (next.left ?? []).filter((id) => id !== "number") };
+      }),
   });
   const shown = [...table.getLeftVisibleLeafColumns(), ...table.getCenterVisibleLeafColumns()];
   // Computed again only when the columns or their visibility change, not with every batch of reports.
@@ -413,6 +416,14 @@ function tableRows(rows: readonly Trial[], shown: readonly Column[]): Rows {
 export function toggled(picked: readonly number[], number: number): readonly number[] {
   if (picked.includes(number)) return picked.filter((one) => one !== number);
   return [...picked, number].slice(-MOST_PICKED);
+}
+
+function visibilityOf(hidden: readonly string[]): VisibilityState {
+  return Object.fromEntries(hidden.filter((id) => !ALWAYS.includes(id)).map((id) => [id, false]));
+}
+
+function pinningOf(pinned: readonly string[]) {
+  return { left: ["number", ...pinned.filter((id) => id !== "number")] };
 }
 
 function metaOf(column: TableColumn<Trial>): Column {

@@ -17,6 +17,8 @@ const TRIAL = {
   params: {},
   best_params: {},
   feasible: null,
+  repeat_of: null,
+  best_iteration: null,
   tags: {},
   last: {},
   segments: [],
