@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.names import nearest
-from tuner.trials.checkpoints.storage import absolute, unknown_scheme
+from tuner.trials.checkpoints.storage import absolute, literal, unknown_scheme
 from tuner.trials.groups.cluster.growth import NodeType
 
 
@@ -228,7 +228,7 @@ class Settings:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
         if self.oidc_issuer is not None and not (self.oidc_client_id and self.oidc_roles):
             raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")
-        object.__setattr__(self, "storage", absolute(self.storage or home / "checkpoints"))
+        object.__setattr__(self, "storage", absolute(self.storage or literal(str(home / "checkpoints"))))
 
     def make_home(self) -> None:
         """Create the home unless it exists. Raise SpecError if it cannot be created."""
