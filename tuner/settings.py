@@ -214,8 +214,11 @@ class Settings:
     def __post_init__(self) -> None:
         try:
             home = self.home.expanduser().absolute()
-        except RuntimeError as error:  # there is no such user
-            raise SpecError(f"expected a folder, got {str(self.home)!r}: {error}", "TUNER_HOME") from error
+        except RuntimeError as error:  # there is no such user, or this one has neither HOME nor an entry in /etc/passwd
+            raise SpecError(
+                f"expected a folder, got {str(self.home)!r}: {error}; set TUNER_HOME to a folder where this user may write",
+                "TUNER_HOME",
+            ) from error
         object.__setattr__(self, "home", home)
         if not self.database_url:
             # In the URL of a database, options follow a question mark, and %20 may stand for a space.
