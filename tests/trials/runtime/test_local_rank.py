@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.trials.runtime import local_rank
@@ -29,6 +30,8 @@ def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: py
     monkeypatch.setenv(local_rank._STARTED_BY, "999999")
     child = subprocess.Popen(["sleep", "60"])
     try:
+        while not psutil.Process(child.pid).environ():
+            pass  # it is empty for a moment while the program is loaded
         assert not local_rank._is_orphan(child.pid, living={1})
         assert local_rank._is_orphan(child.pid, living=set())
         monkeypatch.setenv(local_rank._STARTED_BY, "999998")
