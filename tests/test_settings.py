@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import pwd
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tuner.errors import SpecError, StoreError
 from tuner.settings import MisspelledSetting, Quota, Settings, misspelled
 from tuner.store import Store
+from tuner.trials.checkpoints.storage import place
 
 ROOT = Path(__file__).parents[1]
 
@@ -176,6 +178,27 @@ def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:
 def test_a_home_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(SpecError, match=r"TUNER_HOME: expected a folder, got '~nosuchuser/x'"):
         Settings.from_env({"TUNER_HOME": "~nosuchuser/x"})
+
+
+def test_without_a_home_directory_the_error_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(SpecError, match=r"TUNER_HOME: .*home directory.; set TUNER_HOME to a folder"):
+        Settings.from_env({})
+
+
+def test_a_dollar_in_the_path_of_the_home_or_of_the_working_directory_is_part_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("x", "elsewhere")
+    folder = tmp_path / "a$x"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert place(Settings.from_env({"TUNER_HOME": str(folder)}).storage).path == str(folder / "checkpoints")
+    assert place(Settings.from_env({"TUNER_STORAGE": "saved"}).storage).path == str(folder / "saved")
 
 
 def test_a_home_whose_database_would_be_another_file_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.names import nearest
-from tuner.trials.checkpoints.storage import absolute, unknown_scheme
+from tuner.trials.checkpoints.storage import absolute, literal, unknown_scheme
 from tuner.trials.groups.cluster.growth import NodeType
 
 
@@ -214,8 +214,11 @@ class Settings:
     def __post_init__(self) -> None:
         try:
             home = self.home.expanduser().absolute()
-        except RuntimeError as error:  # there is no such user
-            raise SpecError(f"expected a folder, got {str(self.home)!r}: {error}", "TUNER_HOME") from error
+        except RuntimeError as error:  # there is no such user, or this one has neither HOME nor an entry in /etc/passwd
+            raise SpecError(
+                f"expected a folder, got {str(self.home)!r}: {error}; set TUNER_HOME to a folder where this user may write",
+                "TUNER_HOME",
+            ) from error
         object.__setattr__(self, "home", home)
         if not self.database_url:
             # In the URL of a database, options follow a question mark, and %20 may stand for a space.
@@ -228,7 +231,7 @@ class Settings:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
         if self.oidc_issuer is not None and not (self.oidc_client_id and self.oidc_roles):
             raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")
-        object.__setattr__(self, "storage", absolute(self.storage or home / "checkpoints"))
+        object.__setattr__(self, "storage", absolute(self.storage or literal(str(home / "checkpoints"))))
 
     def make_home(self) -> None:
         """Create the home unless it exists. Raise SpecError if it cannot be created."""

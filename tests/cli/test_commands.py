@@ -211,3 +211,13 @@ def test_the_demo_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyP
     failed = CliRunner().invoke(app, ["demo"])
     assert isinstance(failed.exception, TunerError), failed.exception
     assert "pip install 'tuner-hpo[torch]'" in str(failed.exception)
+
+
+def test_an_argument_that_is_not_in_the_encoding_of_the_locale_is_an_error(tmp_path: Path) -> None:
+    """It names an experiment as bytes that cannot be looked up."""
+    command = [sys.executable, "-X", "utf8=1", "-m", "tuner", "explain", b"s\xfcche"]
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(r"error: 's\udcfcche' has bytes that are not utf-8")
+    assert done.stderr.count("\n") == 1

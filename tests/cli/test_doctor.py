@@ -20,6 +20,7 @@ from tuner.cli.commands import app
 from tuner.cli.doctor import Finding
 from tuner.service.page import Page
 from tuner.settings import Settings
+from tuner.store import Store, StoreUnavailable
 
 
 def only(findings: Iterator[Finding]) -> Finding:
@@ -53,6 +54,18 @@ def test_an_error_is_the_exit_status(settings: Settings, monkeypatch: pytest.Mon
     assert done.exit_code == 1
     assert "ERROR    database: postgresql://nobody@127.0.0.1:1" in done.output
     assert "-> check TUNER_DATABASE_URL" in done.output
+
+
+def test_a_database_that_this_user_may_only_read_is_an_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(store: Store) -> None:
+        raise StoreUnavailable("sqlite: attempt to write a readonly database")
+
+    monkeypatch.setattr(Store, "check_write", refused)
+    found = only(doctor.check_database(settings))
+    assert (found.level, "readonly" in found.what) == ("error", True)
+    assert "let this user write to the file" in found.advice
 
 
 def test_packages_that_are_missing_or_too_old_are_named() -> None:
@@ -162,6 +175,9 @@ def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.Mon
     failed = doctor._apart("raise OSError('no such device')", 30)
     assert isinstance(failed, Finding)
     assert failed.what == "OSError: no such device"
+    ours = doctor._apart("from tuner.errors import ClusterUnreachable; raise ClusterUnreachable('no room')", 30)
+    assert isinstance(ours, Finding)
+    assert ours.what == "tuner.errors.ClusterUnreachable: no room"
     killed = doctor._apart("import os; os.kill(os.getpid(), 9)", 30)
     assert isinstance(killed, Finding)
     assert killed.what == "it was killed by signal 9"

@@ -25,7 +25,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from tuner.errors import TunerError
+from tuner.errors import WHAT_TO_DO, TunerError
 from tuner.names import DISTRIBUTION, with_extra
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
@@ -188,7 +188,7 @@ def _room(subject: str, place: Path) -> Finding:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    """Check that the database can be opened and has the tables of this version."""
+    """Check that the database can be opened and written, and has the tables of this version."""
     shown = shown_url(settings.database_url)
     begun = time.perf_counter()
     try:
@@ -196,8 +196,12 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         with Store.open(settings.database_url, synchronous=settings.durability) as store:
             store.migrate()
             store.check()
+            store.check_write()
     except (TunerError, OSError) as error:
-        advice = "check TUNER_DATABASE_URL; for PostgreSQL, check that the server is running and lets this user connect"
+        advice = (
+            "check TUNER_DATABASE_URL; for SQLite, let this user write to the file and its folder; for PostgreSQL, check that "
+            "the server is running and lets this user connect"
+        )
         yield Finding("database", "error", f"{shown}: {error}", advice)
     else:
         yield Finding("database", "ok", f"{shown}, opened in {1000 * (time.perf_counter() - begun):.0f} ms")
@@ -436,7 +440,8 @@ def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
         except subprocess.TimeoutExpired:
             return Finding("", "error", f"no answer within {limit_s:.0f} s")
     if done.returncode:
-        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        lines = done.stderr.strip().splitlines()
+        said = [line for line in lines if line.strip() and not line.startswith(WHAT_TO_DO)]
         ended = (
             f"it was killed by signal {-done.returncode}"
             if done.returncode < 0

@@ -41,7 +41,10 @@ class LocalExecutor:
     def groups(self, options: GroupOptions) -> GroupManager:
         """Return the worker groups of the host, each of which is one process of this machine."""
         if options.report_address is None:
-            raise TunerError("the driver cannot listen at 127.0.0.1, to which trials without Ray send their reports")
+            raise TunerError(
+                "the driver cannot be reached at 127.0.0.1, to which trials without Ray send their reports; check that the "
+                "loopback interface is up (`ip link show lo`)"
+            )
         self._pool = LocalPool(
             self.cpus,
             options.report_address,

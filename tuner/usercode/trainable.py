@@ -37,7 +37,7 @@ def by_value(
         blob = pickle_function(function)
     content = hashlib.blake2b(digest_size=16)
     sys_path = _own_path()
-    for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, os.getcwd()]).encode()):
+    for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, os.getcwd()]).encode(errors="surrogateescape")):
         content.update(b"\0" if part is None else part)
     return CodeRecord(
         hash=content.hexdigest(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -65,6 +66,31 @@ def test_a_private_ray_has_a_token_of_its_own_only_if_the_user_has_none(
     tokens.begin_private()
     tokens.end_private()
     assert variables() == {tokens.MODE: "disabled"}
+
+
+@pytest.mark.parametrize("trouble", ["no home", "the home of somebody else"])
+def test_a_user_whose_home_cannot_be_searched_has_no_token(
+    home: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """In a container, a user often has no entry in /etc/passwd, and HOME is unset or /root."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    def refused(path: object, **options: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        if trouble == "no home":
+            patched.delenv("HOME")
+            patched.setattr(pwd, "getpwuid", unknown)
+        else:
+            patched.setattr(os, "stat", refused)
+        assert tokens.users_token() is None
+        tokens.begin_private()
+        assert set(variables()) == {tokens.MODE, tokens.TOKEN}
+        tokens.end_private()
+    assert variables() == {}
 
 
 def test_the_head_of_a_service_has_a_token_that_only_its_user_can_read(home: Path) -> None:

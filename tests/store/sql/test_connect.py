@@ -223,3 +223,18 @@ def test_the_first_connections_wait_for_each_other(tmp_path: Path) -> None:
         release.join()
         other.close()
         engine.dispose()
+
+
+def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.migrate()
+        with store._database.write() as cursor:
+            cursor.execute("PRAGMA query_only=ON")  # as if this user may only read the file
+        with pytest.raises(StoreUnavailable) as error:
+            store.check_write()
+    assert str(error.value) == f"sqlite: attempt to write a readonly database ({path})"
+    full = sqlite3.OperationalError("database or disk is full")
+    assert str(module.translate(full, "sqlite", str(path))) == f"sqlite: database or disk is full ({path})"
+    locked = sqlite3.OperationalError("database is locked")
+    assert str(module.translate(locked, "sqlite", str(path))) == "sqlite: database is locked"

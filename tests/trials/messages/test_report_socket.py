@@ -256,3 +256,17 @@ def test_a_batch_is_taken_although_its_connection_breaks_meanwhile(driver: Drive
     driver.run(driver.until(lambda: not driver.exchange._connections))
     driver.release("slow")
     driver.run(driver.until(lambda: any(name == "slow" for name, _ in driver.by_line)))
+
+
+def test_an_address_that_cannot_be_reached_is_an_error(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a loopback interface, a process can listen at 127.0.0.1. Ranks had tried to connect for minutes, in silence."""
+
+    async def unreachable(*args: Any) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(asyncio, "open_connection", unreachable)
+    server = ReportServer(driver.take, driver.take_logs)
+    with pytest.raises(OSError, match="Network is unreachable"):
+        driver.run(server.open("127.0.0.1"))
+    assert server._server is not None
+    assert not server._server.is_serving()

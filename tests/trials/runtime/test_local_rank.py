@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.trials.runtime import local_rank
@@ -28,6 +30,8 @@ def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: py
     monkeypatch.setenv(local_rank._STARTED_BY, "999999")
     child = subprocess.Popen(["sleep", "60"])
     try:
+        while not psutil.Process(child.pid).environ():
+            pass  # it is empty for a moment while the program is loaded
         assert not local_rank._is_orphan(child.pid, living={1})
         assert local_rank._is_orphan(child.pid, living=set())
         monkeypatch.setenv(local_rank._STARTED_BY, "999998")
@@ -35,3 +39,23 @@ def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: py
     finally:
         child.kill()
         child.wait()
+
+
+def test_processes_are_forked_for_a_script_whose_standard_streams_are_closed(tmp_path: Path) -> None:
+    """As in `python search.py <&- >&- 2>&-`, for a process that is to survive its terminal."""
+    code = (
+        "import asyncio, os, sys\n"
+        "for number in (0, 1, 2): os.close(number)\n"
+        "from tuner.trials.groups.pools.local_ranks import RankServer\n"
+        "server = RankServer(1)\n"
+        "async def main():\n"
+        "    [rank] = server.adopt()\n"
+        "    while rank.pid is None: await asyncio.sleep(0.01)\n"
+        "    rank.kill()\n"
+        "    status = await asyncio.wait_for(rank.ended, 60)\n"
+        "    open(sys.argv[1], 'w').write(str(status))\n"
+        "    server.kill()\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "status")], timeout=100, check=True)
+    assert (tmp_path / "status").read_text() == "-9"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -114,3 +117,12 @@ def test_seeding_pytorch_does_not_touch_the_driver_of_the_gpu(
         drawn.append(torch.rand(3).tolist())
     assert drawn[0] == drawn[1]
     assert (asked, seeded) == ([], [5, 5] if built_for else [])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_the_output_of_a_rank_is_utf_8_in_any_locale(encoding: str) -> None:
+    """The log is read as UTF-8. With ASCII, `print` would raise an error in the user's function."""
+    code = "from tuner.trials.runtime.worker import Rank\nrank = Rank(None, False)\nprint('Gr\\u00f6\\u00dfe')\n"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False, timeout=60)
+    assert done.stdout.decode() == "Größe\n", done.stderr

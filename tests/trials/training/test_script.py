@@ -107,6 +107,16 @@ def test_lines_are_reports_and_arguments_are_filled(tmp_path: Path, begin: Start
     assert driver.reports[0].metrics["port"] > 0
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_names_of_metrics_are_read_in_any_locale(
+    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    _, driver, _ = begin()
+    script(tmp_path, "print('loss=0.5 größe=2')")({})
+    assert driver.reports[0].metrics == {"loss": 0.5, "größe": 2.0}
+
+
 def test_lines_stay_whole_in_the_log(tmp_path: Path, begin: Start) -> None:
     _, driver, _ = begin()
     text = """

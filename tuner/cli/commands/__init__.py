@@ -27,7 +27,7 @@ from tuner.cli.commands import (
 )
 from tuner.cli.commands.global_options import read_global_options
 from tuner.cli.commands.status import exit_code
-from tuner.errors import TunerError
+from tuner.errors import SpecError, TunerError
 from tuner.names import printable
 
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=read_global_options)
@@ -53,6 +53,16 @@ def main(early: Any = None) -> None:
     except TunerError as error:
         print(f"error: {printable(str(error))}", *map(printable, error.__notes__), sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        # Python reads bytes of the command line that are not in the locale's encoding as surrogates.
+        print(
+            f"error: {error.object!r} has bytes that are not {sys.getfilesystemencoding()}, the encoding of this locale; set "
+            "LANG=C.UTF-8, or use the experiment's id in place of its name",
+            file=sys.stderr,
+        )
+        sys.exit(exit_code(SpecError("")))
 
 
 def _program() -> str | None:

@@ -34,8 +34,8 @@ def users_token() -> str | None:
     if os.environ.get(TOKEN):
         return TOKEN
     if path := os.environ.get(TOKEN_PATH):
-        return f"{TOKEN_PATH}={path}" if Path(path).is_file() else None
-    return str(_default()) if _default().is_file() else None
+        return f"{TOKEN_PATH}={path}" if os.path.isfile(path) else None
+    return str(_default()) if os.path.isfile(_default()) else None  # False also if this user may not look
 
 
 def begin_private() -> None:
@@ -138,7 +138,7 @@ def _text_of_users_token() -> str | None:
     if text := os.environ.get(TOKEN):
         return text
     path = Path(os.environ.get(TOKEN_PATH) or _default())
-    return path.read_text().strip() or None if path.is_file() else None
+    return path.read_text().strip() or None if os.path.isfile(path) else None
 
 
 def advice(where: str | None) -> str:
@@ -164,7 +164,7 @@ def _is_own(address: str, home: Path) -> bool:
 
 
 def _default() -> Path:
-    return Path.home() / ".ray" / "auth_token"
+    return Path(os.path.expanduser("~/.ray/auth_token"))  # `Path.home` raises an error for a user without a home
 
 
 def _read_again() -> None:

@@ -205,16 +205,23 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
     return best
 
 
+_OF_FILE = ("disk is full", "readonly database", "unable to open", "disk I/O error")
+"""Parts of SQLite's errors about the file of the database."""
+
+
 @contextmanager
-def translated(backend: str) -> Iterator[None]:
-    """Turn errors of the database's driver into StoreError, or into StoreUnavailable if the same call may succeed later."""
+def translated(backend: str, file: str | None = None) -> Iterator[None]:
+    """Turn errors of the database's driver into StoreError, or into StoreUnavailable if the same call may succeed later.
+
+    file: the SQLite file, which errors about its disk or its permissions name.
+    """
     try:
         yield
     except DBAPIError as error:
-        raise translate(error.orig or error, backend) from error
+        raise translate(error.orig or error, backend, file) from error
     except Exception as error:
         if is_of_driver(error):
-            raise translate(error, backend) from error
+            raise translate(error, backend, file) from error
         raise
 
 
@@ -223,8 +230,10 @@ def is_of_driver(error: Exception) -> bool:
     return type(error).__module__.split(".")[0] in ("sqlite3", "psycopg")
 
 
-def translate(error: BaseException, backend: str) -> StoreError:
+def translate(error: BaseException, backend: str, file: str | None = None) -> StoreError:
     text = shown_url(str(error).strip()) or type(error).__name__
+    if file and any(part in text for part in _OF_FILE):
+        text = f"{text} ({file})"
     passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
     if passing and not any(part in text or part == type(error).__name__ for part in _LASTING):
         return StoreUnavailable(f"{backend}: {text}")

@@ -135,6 +135,7 @@ class Database:
         self._lock = threading.Lock()
         self._write_connection: Any = None
         self._written_at = 0.0  # when that connection was last used, by the monotonic clock
+        self._path = engine.url.database if self.backend == "sqlite" else None
         self._file: tuple[int, int] | None = None  # SQLite's file, once this process has opened it
         if self.backend == "sqlite":
             event.listen(engine, "connect", self._note_file)
@@ -145,12 +146,12 @@ class Database:
 
     def migrate(self) -> None:
         """Migrate the tables to this version of tuner."""
-        with translated(self.backend):
+        with translated(self.backend, self._path):
             migrate(self.engine)
 
     def check(self) -> None:
         """Raise StoreError unless the database responds and has the tables of this version."""
-        with translated(self.backend):
+        with translated(self.backend, self._path):
             found = revision(self.engine)
         if found != head():
             raise StoreError(
@@ -165,7 +166,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         self._check_file()
-        with translated(self.backend), self.engine.connect() as connection:
+        with translated(self.backend, self._path), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -183,7 +184,7 @@ class Database:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a single query, in half the time that `cursor` takes for one: SQLAlchemy begins no transaction."""
         self._check_file()
-        with translated(self.backend):
+        with translated(self.backend, self._path):
             connection = self.engine.raw_connection()
             try:
                 return Cursor(connection.cursor(), self.backend).rows(sql, parameters)
@@ -197,7 +198,7 @@ class Database:
         The transaction takes SQLite's write lock at once. If it began by reading, and another process wrote in between, its
         first write would fail immediately, regardless of the timeout.
         """
-        with self._lock, translated(self.backend):
+        with self._lock, translated(self.backend, self._path):
             self._check_file()
             if self.backend == "postgresql" and clock.monotonic() - self._written_at > IDLE_S:
                 self._drop_if_cut()
@@ -226,7 +227,7 @@ class Database:
         if self.backend != "sqlite":
             return
         self._check_file()
-        with translated(self.backend):
+        with translated(self.backend, self._path):
             connection = self.engine.raw_connection()
             try:
                 _shrink(connection.driver_connection)

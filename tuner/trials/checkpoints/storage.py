@@ -294,7 +294,14 @@ def absolute(uri: str | os.PathLike[str]) -> str:
     URIs (even malformed ones), ``~`` and ``$NAME/...`` are returned unchanged.
     """
     text = os.fspath(uri)
-    return os.path.abspath(text) if is_relative(text) and not _ONE_SLASH.match(text) else text
+    if not is_relative(text) or _ONE_SLASH.match(text):
+        return text
+    return os.path.abspath(text) if "$" in text else literal(os.path.abspath(text))
+
+
+def literal(path: str) -> str:
+    """Return an absolute path in a form in which a ``$`` is part of a name, and does not begin that of a variable."""
+    return f"file://{path}" if "$" in path else path
 
 
 def _expanded(path: str) -> str:

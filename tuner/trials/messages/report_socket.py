@@ -92,10 +92,19 @@ class ReportServer:
         self._serving: set[asyncio.Task[None]] = set()  # a report is processed even if its connection has broken
 
     async def open(self, ip: str) -> Address:
-        """Listen on a free port of this IP address. Return the address to which ranks connect."""
+        """Listen on a free port of this IP address. Return the address to which ranks connect.
+
+        Raise OSError if this machine does not have the address, or cannot connect to it, as without a loopback interface.
+        """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), ip, 0)
         host, port = self._server.sockets[0].getsockname()[:2]
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_S)
+        except OSError:
+            await self.close()
+            raise
+        writer.close()
         return Address(host, port, self._token)
 
     async def close(self) -> None:

@@ -115,7 +115,7 @@ class Rank:
         note_exits()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(line_buffering=True)
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # logs are UTF-8
         self._importing: threading.Thread | None = None
         if wants_torch:
             self._importing = threading.Thread(target=rendezvous.import_torch, name="tuner-import", daemon=True)

@@ -351,6 +351,7 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONIOENCODING"] = "utf-8:backslashreplace"  # logs are UTF-8, whatever the locale
         if self._session.context.world_size == 1:  # with several ranks, the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}

@@ -126,6 +126,15 @@ class _Method:
         return self._rank.call(self._name, arguments)
 
 
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of each standard stream that is closed. A socket with such a number would not reach the server."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # this takes the lowest free number
+
+
 class RankServer:
     """The handle for the server process, which forks the ranks' processes.
 
@@ -136,6 +145,7 @@ class RankServer:
     def __init__(self, ahead: int = 0, *, gpus: bool = False) -> None:
         """Start the server, which forks `ahead` processes at once. gpus: whether processes see the machine's GPUs."""
         self.gpus = gpus
+        _open_standard_streams()
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
