@@ -391,3 +391,28 @@ def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store
         client.take(messages, 4)
     assert client.decisions[2]["state"] == "superseded"
     client.compare()
+
+
+def test_changes_by_users_are_sent_although_no_driver_is_there(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who followed a paused or ended experiment kept its old limits, notes, tags and name."""
+    monkeypatch.setattr(stream, "POLL_ENDED_S", 0.01)
+    made, epoch, _ = begin(sqlite_store)
+    batch = Batch(log=[(made.last_event_seq + 1, Finish(reason="enough"))], state=ExperimentState.COMPLETED)
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0 + 9)
+    sqlite_store.drivers.release(made.id, epoch)
+    client = Follower(server, made.public_id)
+    client.read()
+    path = f"{server}/api/v1/experiments/{made.public_id}"
+    with client.connected() as messages:
+        client.apply(next(messages))
+        for request in (
+            httpx.Request("PATCH", path, json={"notes": "good", "limits": {"max_failures": 7}}),
+            httpx.Request("POST", f"{path}/archive"),
+            httpx.Request("POST", f"{path}/unarchive"),
+        ):
+            CLIENT.send(request).raise_for_status()
+            client.apply(next(messages))
+            client.compare()
+    assert client.experiment["limits"]["max_failures"] == 7

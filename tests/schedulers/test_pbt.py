@@ -264,11 +264,15 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
         {"type": "pbt", "perturbation_interval": 3, "synch": True}, 1, num_samples=6, slots=2, trouble=0
     ).run()
     arrived: set[int] = set()
+    rounds: list[int] = []
     exploits = 0
     for entry in drive.decisions():
         if isinstance(entry, Pause):
             arrived.add(entry.trial)
             assert "the population is compared once" in entry.reason
+            assert ("the last one, is paused" in entry.reason) == (len(rounds) % 6 == 5)
+            assert "0 other members" not in entry.reason
+            rounds.append(entry.trial)
         if isinstance(entry, Exploit | Resume):
             assert len(arrived) == 6 or not arrived or entry.trial in arrived
             exploits += isinstance(entry, Exploit)

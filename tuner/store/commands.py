@@ -24,6 +24,7 @@ _INSERT = """
 INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at)
 VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
+_UNARCHIVE = "UPDATE experiment SET archived_at = NULL WHERE id = ?"  # like `_LOCK`, it always locks the row
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 # This statement always locks the row, so that a driver that is about to end the experiment sees this transaction's commands.
@@ -101,14 +102,14 @@ def insert(
     payload: Mapping[str, Any],
     now: float,
 ) -> int:
-    """Add a command in the caller's transaction, and return its id.
+    """Add a command in the caller's transaction, and return its id. A command that continues an experiment unarchives it.
 
     Raise Conflict if the command continues a thinned experiment.
     """
     if name == "continue":
         # If housekeeping is about to thin the experiment, this statement waits for it. Otherwise housekeeping waits for this
         # transaction.
-        cursor.execute(_LOCK, (experiment_id,))
+        cursor.execute(_UNARCHIVE, (experiment_id,))
         for public_id, thinned_at in cursor.rows(_THINNED, (experiment_id,)):
             raise Conflict(
                 f"{public_id} cannot be continued: {why_thinned(thinned_at, 'continuing it')}; fork it instead"

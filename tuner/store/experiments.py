@@ -497,7 +497,7 @@ class Experiments:
         """Return the progress of several experiments, with one query. Experiments that do not exist are left out."""
         if not experiment_ids:
             return {}
-        query = select(*experiment.c["id", "last_event_seq", "state", "reason", "error"])
+        query = select(*experiment.c["id", *(one.name for one in dataclasses.fields(Progress))])
         query = query.where(experiment.c.id.in_(experiment_ids))
         with self._database.read() as connection:
             rows = [dict(row) for row in connection.execute(query).mappings()]

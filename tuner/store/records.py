@@ -189,12 +189,17 @@ NEW_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of an experiment. A caller that follows an experiment reads this several times a second."""
+    """The progress of an experiment. A caller that follows an experiment reads this several times a second.
+
+    Changes by users are in no log entry while no driver has carried them out, so `revision` and `archived_at` tell of them.
+    """
 
     last_event_seq: int
     state: ExperimentState
     reason: str
     error: str | None
+    revision: int
+    archived_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.experiment.operations import usecases
 from tuner.experiment.operations.removal import delete_experiment
+from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, continue_experiment
 from tuner.store import ExperimentRecord, Store
 from tuner.store import experiments as experiments_of
@@ -248,6 +249,18 @@ def test_archived_experiments_are_hidden_and_kept(sqlite_store: Store) -> None:
     assert listed(None) == [made.public_id, running.public_id]
     archive_experiment(sqlite_store, made.public_id, False)
     assert listed(False) == [made.public_id, running.public_id]
+
+
+@pytest.mark.parametrize("how", ["continue", "enqueue"])
+def test_an_archived_experiment_that_runs_again_is_listed(sqlite_store: Store, how: str) -> None:
+    """`tuner ls --state running` and the page did not show it, so that nobody saw what used the machine."""
+    made = ended(sqlite_store)
+    archive_experiment(sqlite_store, made.public_id, True)
+    if how == "continue":
+        continue_experiment(sqlite_store, made.public_id, 2)
+    else:
+        enqueue(sqlite_store, made.public_id, [{"lr": 0.01}])
+    assert [one.public_id for one in sqlite_store.experiments.page(archived=False).items] == [made.public_id]
 
 
 def test_tags_find_experiments(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import ray
 import tuner
 from tuner.domain.experiment import Scaling
 from tuner.errors import ClusterUnreachable, SpecError
-from tuner.hosts.ray import cluster
+from tuner.hosts.ray import cluster, tokens
 from tuner.sdk import cautions
 from tuner.settings import Settings
 from tuner.store import Store
@@ -118,6 +119,26 @@ def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     assert cluster.nearly_full() == ""
+
+
+def test_a_private_ray_starts_although_the_path_of_the_temporary_directory_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str | None] = []
+
+    def init(**given: Any) -> None:
+        folders.append(given["_temp_dir"])
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(tokens, "begin_private", lambda: None)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    for place in ("/var/tmp", "/scratch/a-job-with-a-long-name-of-its-own"):
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        cluster.connect(None)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    cluster.connect(None)
+    assert folders == ["/var/tmp/ray", "/tmp/ray", None]
 
 
 def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,3 +82,23 @@ def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(
         with pytest.raises(ClusterUnreachable, match="no Ray here"):
             head.start_head(tmp_path, run)
         assert seen == [-signal.SIGKILL], "it was killed before the start"
+
+
+def test_the_head_is_found_by_a_process_with_another_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tuner serve --stop` in another terminal stopped nothing, and a new service started a second Ray."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    home, marks = tmp_path / "home", []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        marks.append(environment[head.MARK])
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    with pytest.raises(ClusterUnreachable):
+        head.start_head(home, run)
+    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: marks[0]}) as part:
+        monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+        assert [one.pid for one in head._processes(home)] == [part]
+        assert head.stop_head(home)

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,17 @@ HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
 def test_the_installed_ray_has_the_names_that_are_used() -> None:
     """A new version of Ray has moved them if this fails; until that is mended it is started with all its helpers."""
     assert ray_start.missing() == []
+
+
+def test_the_files_of_a_ray_are_where_the_paths_of_its_sockets_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No service became ready if the path of TMPDIR had more than some 15 characters."""
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch")
+    assert ray_start.temporary("ray") == ray_start.temporary("tuner-ray-0-0123456789abcdef") == "/scratch"
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/job.1234567")
+    assert ray_start.temporary("ray") == "/scratch/job.1234567"
+    assert ray_start.temporary("tuner-ray-0-0123456789abcdef") == "/tmp"
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/" + "é" * 20)
+    assert ray_start.temporary("ray") == "/tmp"
 
 
 def test_the_agents_of_a_raylet_are_replaced() -> None:

@@ -20,7 +20,7 @@ from tuner.domain.experiment import Scaling
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import tokens
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
-from tuner.hosts.ray.ray_start import without_helpers
+from tuner.hosts.ray.ray_start import temporary, without_helpers
 from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.settings import Settings
 from tuner.trials.compat.ray_compat import this_machine
@@ -67,7 +67,8 @@ def connect(
         # Ray logs advice about authentication, which a private instance does not need
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         with without_helpers(fork_server() if fork_server is not None and FORKS else None):
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            folder = None if "RAY_TMPDIR" in os.environ else f"{temporary('ray')}/ray"
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **quiet)
         return True
     except ClusterUnreachable:
         raise

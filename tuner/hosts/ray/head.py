@@ -15,7 +15,6 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import tokens
 from tuner.hosts.ray.fork_server import USED
+from tuner.hosts.ray.ray_start import temporary
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is not None:
             return head
         left = _kill(home)
+        _place(home).write_text(temporary(_scratch_name(home)))
         done = _ray_command(
             home,
             run,
@@ -236,9 +237,23 @@ def _marker(home: Path) -> Path:
 def _scratch(home: Path) -> Path:
     """Return the folder in which the Ray head of this home keeps its files.
 
-    The folder is not inside the home, because paths of Unix sockets must be short.
+    It is not inside the home, because paths of Unix sockets must be short. It is in the temporary directory of the process
+    that has started the head; the processes that look for the head may have another one.
     """
-    return Path(tempfile.gettempdir()) / f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
+    try:
+        place = _place(home).read_text()
+    except OSError:
+        place = temporary(_scratch_name(home))
+    return Path(place) / _scratch_name(home)
+
+
+def _scratch_name(home: Path) -> str:
+    return f"tuner-ray-{os.getuid()}-{keyed_seed(0, str(home)):016x}"
+
+
+def _place(home: Path) -> Path:
+    """Return the file with the directory in which the newest head has its folder."""
+    return home / "ray_place"
 
 
 def _used_torch(home: Path) -> Path:

@@ -19,6 +19,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {NODE: ("Node",), SERVICES: ("start_ray
 STARTERS = ("start_monitor", "start_log_monitor", "start_api_server")
 """The methods of Ray's `Node` that start the unneeded helper processes."""
 
+_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+_SOCKET_BYTES = 103
+"""The maximum length of the path of a Unix socket on macOS. On Linux, it is four bytes more."""
+
 _AGENT_OPTION = "--dashboard_agent_command="
 _AGENT = str(Path(__file__).with_name("no_dashboard_agent.py"))
 _ENV_AGENT_OPTION = "--runtime_env_agent_command="
@@ -41,6 +46,15 @@ _SOCKET_OPTION = "--raylet_socket_name="
 _WORKER_OPTION = "--python_worker_command="
 _WORKER = "default_worker.py"
 _CLIENT = str(Path(__file__).with_name("fork_client.py"))
+
+
+def temporary(folder: str) -> str:
+    """Return the directory for a folder in which Ray keeps its files and Unix sockets, whose paths must be short.
+
+    It is the temporary directory, or /tmp if paths in the temporary directory would be too long.
+    """
+    place = tempfile.gettempdir()
+    return place if len(os.fsencode(f"{place}/{folder}/{_SOCKET}")) <= _SOCKET_BYTES else "/tmp"
 
 
 def missing() -> list[str]:

@@ -268,7 +268,8 @@ class PopulationBasedTraining(Scheduler):
         if self.synch:
             missing = self._members(trials) - len(self.state.waiting)
             others = "1 other member has" if missing == 1 else f"{missing} other members have"
-            why = f"the population is compared once {others} trained this far"
+            when = f"{others} trained this far" if missing else "this member, the last one, is paused"
+            why = f"the population is compared once {when}"
             return (Pause(trial=number, reason=f"paused at {where}: {why}"),)
         if self._others_wait(trials):
             why = "not all members of the population can run at once, and those that have trained less come first"
