@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -114,3 +116,23 @@ def test_seeding_pytorch_does_not_touch_the_driver_of_the_gpu(
         drawn.append(torch.rand(3).tolist())
     assert drawn[0] == drawn[1]
     assert (asked, seeded) == ([], [5, 5] if built_for else [])
+
+
+def test_numpy_is_seeded_when_wandb_loads_it_lazily() -> None:
+    """The module that wandb puts into `sys.modules` lacks `random` until it is completely loaded."""
+    code = """
+import sys
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.runtime.worker import _seed_numpy
+
+on_import("numpy", lambda: _seed_numpy(2**40 + 3))
+import wandb
+import numpy
+
+numpy.array  # loads NumPy, if wandb has not, as the first use in the trial does
+drawn = numpy.random.rand()
+numpy.random.seed(3)
+assert drawn == numpy.random.rand()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
