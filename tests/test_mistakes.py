@@ -105,6 +105,13 @@ def test_a_group_of_constants_is_not_wondered_at(recwarn: pytest.WarningsRecorde
     assert not recwarn.list
 
 
+def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
+    """Its keys had been taken for the names of two metrics."""
+    assert run(metric={"name": "loss", "goal": "minimize"}) == {
+        "/metric": 'expected the name of a metric, or a list of names, got {"name": "loss", "goal": "minimize"}'
+    }
+
+
 @pytest.mark.parametrize(
     ("value", "meant"),
     [
