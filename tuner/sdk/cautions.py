@@ -89,7 +89,7 @@ def warn_of_sweeps(space: Mapping[str, Any]) -> None:
         ):
             warnings.warn(
                 f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a parameter of a W&B sweep, "
-                "write tuner.choice([...]), tuner.uniform(min, max) or tuner.loguniform(min, max): see tuner docs from_wandb_sweeps",
+                "write tuner.choice([...]), tuner.uniform(min, max) or tuner.loguniform(min, max): tuner docs from_wandb_sweeps",
                 UserWarning,
                 stacklevel=above_this_package(),
             )
