@@ -180,7 +180,7 @@ class ServedLog:
     def experiment(self) -> ExperimentRecord:
         return experiment_record(self._handle.get())
 
-    def space_blob(self) -> None:
+    def space_blob(self, experiment: ExperimentRecord) -> None:
         return None
 
     def entries(self, after: int, limit: int) -> Sequence[StreamItem]:

@@ -59,7 +59,7 @@ class LogSource(Protocol):
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""
 
-    def space_blob(self) -> bytes | None:
+    def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
         """Return the pickled Python objects of the space. None if it has none, or if they are only where the trials run."""
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
@@ -76,9 +76,8 @@ class StoredLog:
     def experiment(self) -> ExperimentRecord:
         return self._store.experiments.get(self._experiment_id)
 
-    def space_blob(self) -> bytes | None:
-        code_hash = self.experiment().code_hash
-        return self._store.code.get(code_hash).space_blob if code_hash is not None else None
+    def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
+        return self._store.code.get(experiment.code_hash).space_blob if experiment.code_hash is not None else None
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         return self._store.log.events_after(self._id, after, limit)
@@ -232,7 +231,7 @@ class Observer:
 
     def _observe(self) -> None:
         experiment = self._source.experiment()
-        reader = Reader(experiment, self._source.space_blob())
+        reader = Reader(experiment, self._source.space_blob(experiment))
         if experiment.thinned_at is not None:
             why = why_thinned(experiment.thinned_at, "a callback for every report")
             log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)
