@@ -105,6 +105,15 @@ def test_a_group_of_constants_is_not_wondered_at(recwarn: pytest.WarningsRecorde
     assert not recwarn.list
 
 
+def test_a_threshold_of_a_metric_that_is_minimized_is_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.warns(UserWarning, match=r"at or above 0.1, though loss is minimized.*metrics\['loss'\] <= 0.1"):
+        run(num_samples=0, stop={"loss": 0.1})
+    recwarn.clear()
+    run(num_samples=0, stop={"loss": 0.1}, mode="max")
+    run(num_samples=0, stop={"accuracy": 0.9, "training_iteration": 3})
+    assert not recwarn.list
+
+
 def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
     """Its keys had been taken for the names of two metrics."""
     assert run(metric={"name": "loss", "goal": "minimize"}) == {

@@ -109,3 +109,16 @@ def warn_of_json_forms(space: Mapping[str, Any]) -> None:
             UserWarning,
             stacklevel=above_this_package(),
         )
+
+
+def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:
+    """Warn of a threshold for a metric that is minimized: trials end at or above it, so the bad ones at their first report."""
+    if not isinstance(stop, Mapping) or not isinstance(metric, str) or mode != "min" or metric not in stop:
+        return
+    at = stop[metric]
+    warnings.warn(
+        f"stop={{{metric!r}: {at!r}}} ends each trial whose {metric} is at or above {at!r}, though {metric} is minimized. To end "
+        f"trials that reach {at!r}, pass stop=lambda number, metrics: metrics[{metric!r}] <= {at!r}",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
