@@ -97,11 +97,16 @@ class TrialResult:
 
 
 _OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
+    "best_checkpoints": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
+    "duration": "history, with the time of each report",
+    "get_best_checkpoint": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
+    "intermediate_values": "history",
     "metrics_dataframe": "history, or result.dataframe(history=True)",
     "params": "config",
     "path": "checkpoint.path; the logs are beside the database",
     "user_attrs": "notes",
     "value": "best_value or last_value",
+    "values": "metrics",
 }
 
 
