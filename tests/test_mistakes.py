@@ -80,7 +80,45 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
     with pytest.warns(UserWarning, match=r"lr has the fixed value \[0.1, 0.2\] in all trials: tuner.choice") as caught:
         cautions.warn_of_lists({"lr": [0.1, 0.2], "width": 32})
     assert len(caught) == 1
+    with pytest.warns(UserWarning, match=r"lr has the fixed value range\(0, 3\) in all trials"):
+        cautions.warn_of_lists({"lr": range(3)})
     cautions.warn_of_lists({"width": 32})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"values": [16, 32]},
+        {"min": 0.1, "max": 0.2},
+        {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.9},
+        {"distribution": "q_uniform", "min": 1, "max": 9, "q": 2},
+        {"distribution": "normal", "mu": 0, "sigma": 1},
+    ],
+)
+def test_a_parameter_of_a_sweep_is_wondered_at(value: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match=r"lr has the same value in all trials, .* W&B sweep, write tuner.choice"):
+        run({"lr": value}, num_samples=0)
+
+
+def test_a_group_of_constants_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    cautions.warn_of_sweeps({"clip": {"min": 0, "max": 1, "each": True}, "lr": 0.1, "a": {}})
+    assert not recwarn.list
+
+
+def test_a_threshold_of_a_metric_that_is_minimized_is_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.warns(UserWarning, match=r"at or above 0.1, though loss is minimized.*metrics\['loss'\] <= 0.1"):
+        run(num_samples=0, stop={"loss": 0.1})
+    recwarn.clear()
+    run(num_samples=0, stop={"loss": 0.1}, mode="max")
+    run(num_samples=0, stop={"accuracy": 0.9, "training_iteration": 3})
+    assert not recwarn.list
+
+
+def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
+    """Its keys had been taken for the names of two metrics."""
+    assert run(metric={"name": "loss", "goal": "minimize"}) == {
+        "/metric": 'expected the name of a metric, or a list of names, got {"name": "loss", "goal": "minimize"}'
+    }
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,16 @@ def test_a_misspelled_setting_is_warned_of(experiment: str, monkeypatch: pytest.
     assert experiment in done.stdout
 
 
+def test_a_warning_about_arguments_is_a_line_without_a_place(tmp_path: Path) -> None:
+    """It had named a file of typer, with a line of its code."""
+    (tmp_path / "train.py").write_text("")
+    command = [sys.executable, "-m", "tuner", "run", "--param", "lr=[0.1,0.2]", "--scheduler", "none", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("warning: lr has the fixed value [0.1, 0.2]")]
+    assert len(lines) == 1
+    assert "typer" not in done.stderr
+
+
 def test_list_names_the_experiment(experiment: str) -> None:
     (line,) = output("list").strip().splitlines()
     assert experiment in line

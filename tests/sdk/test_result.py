@@ -88,6 +88,14 @@ def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_pat
         result.get_dataframe()
     with pytest.raises(AttributeError, match=r"a trial of a Result has no 'user_attrs'; it has notes"):
         _ = result.trials[0].user_attrs
+    with pytest.raises(
+        AttributeError, match=r"a trial of a Result has no 'best_checkpoints'; it has checkpoint, the newest"
+    ):
+        _ = result.trials[0].best_checkpoints
+    with pytest.raises(AttributeError, match=r"a trial of a Result has no 'intermediate_values'; it has history"):
+        _ = result.trials[0].intermediate_values
+    with pytest.raises(AttributeError, match=r"a Result has no 'num_terminated'; it has trials, each with its state"):
+        _ = result.num_terminated
     assert not hasattr(result, "trails")
     for ask in (lambda: result[0], lambda: list(result)):
         with pytest.raises(TypeError, match=r"its trials are in result\.trials"):

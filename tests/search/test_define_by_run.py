@@ -15,6 +15,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
+import tuner
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
@@ -218,3 +219,11 @@ def test_a_study_warms_up_our_own_searchers_too() -> None:
 def test_searchers_that_want_the_whole_space_at_once_are_refused(search: str) -> None:
     with pytest.raises(SpecError, match="one at a time"):
         DefineByRunSearch(search)
+
+
+def test_a_sampler_of_a_grid_needs_a_space() -> None:
+    grid = {"x": [0.0, 1.0]}
+    with pytest.raises(SpecError, match=r"search.search: GridSampler cannot draw .* declare them in the space"):
+        DefineByRunSearch(optuna.samplers.GridSampler(grid)).setup(task())
+    study = Study(DefineByRunSearch(optuna.samplers.GridSampler(grid)), task({"x": tuner.uniform(-5, 5)}))
+    assert sorted(study.optimize(lambda ask: ask("x", X), 2)) == [0.0, 1.0]

@@ -90,7 +90,7 @@ def _json(part: Any) -> dict[str, Any] | None:
 
 def plain_names(names: Any) -> Any:
     """Return the names of metrics, or modes, as a spec has them: one, or a list. Other values are left to the spec's checks."""
-    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
+    return list(names) if isinstance(names, Iterable) and not isinstance(names, str | Mapping) else names
 
 
 def plain_points(points: Any) -> Any:

@@ -71,14 +71,28 @@ def _pickled_bytes(value: Any) -> int:
 
 def warn_of_lists(space: Mapping[str, Any]) -> None:
     """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
-    lists = [
-        f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, list | tuple)
-    ]
+    kinds = list | tuple | range
+    lists = [f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, kinds)]
     if lists:
         advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
         if any(isinstance(value, tuple) and len(value) == 2 for value in space.values()):
             advice += ", tuner.uniform(lower, upper) draws from a range"
         warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
+
+
+def warn_of_sweeps(space: Mapping[str, Any]) -> None:
+    """Warn of a space that has no domains, but dicts that describe parameters as W&B sweeps do."""
+    forms = (("values",), ("min", "max"), ("distribution", "min", "max"), ("distribution", "mu", "sigma"))
+    for name, value in space.items():
+        if isinstance(value, Mapping) and any(
+            set(form) <= value.keys() <= {*form, "q", "distribution"} for form in forms
+        ):
+            warnings.warn(
+                f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a parameter of a W&B sweep, "
+                "write tuner.choice([...]), tuner.uniform(min, max) or tuner.loguniform(min, max): tuner docs from_wandb_sweeps",
+                UserWarning,
+                stacklevel=above_this_package(),
+            )
 
 
 def warn_of_json_forms(space: Mapping[str, Any]) -> None:
@@ -95,3 +109,16 @@ def warn_of_json_forms(space: Mapping[str, Any]) -> None:
             UserWarning,
             stacklevel=above_this_package(),
         )
+
+
+def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:
+    """Warn of a threshold for a metric that is minimized: trials end at or above it, so the bad ones at their first report."""
+    if not isinstance(stop, Mapping) or not isinstance(metric, str) or mode != "min" or metric not in stop:
+        return
+    at = stop[metric]
+    warnings.warn(
+        f"stop={{{metric!r}: {at!r}}} ends each trial whose {metric} is at or above {at!r}, though {metric} is minimized. To end "
+        f"trials that reach {at!r}, pass stop=lambda number, metrics: metrics[{metric!r}] <= {at!r}",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )

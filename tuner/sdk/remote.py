@@ -180,6 +180,9 @@ class ServedLog:
     def experiment(self) -> ExperimentRecord:
         return experiment_record(self._handle.get())
 
+    def space_blob(self, experiment: ExperimentRecord) -> None:
+        return None
+
     def entries(self, after: int, limit: int) -> Sequence[StreamItem]:
         last = self._handle.get().last_event_seq
         found: list[StreamItem] = []

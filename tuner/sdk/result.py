@@ -65,7 +65,10 @@ _OF_A_RESULT = {
     "get_trials": "trials",
     "metrics": "best_trial.metrics",
     "metrics_dataframe": "dataframe(history=True)",
+    "num_terminated": "trials, each with its state",
+    "optimize": "add(num_samples=...)",
     "results_df": "dataframe()",
+    "study_name": "name",
     "trials_dataframe": "dataframe()",
 }
 

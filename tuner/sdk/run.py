@@ -19,7 +19,14 @@ from tuner.names import keywords_explained, printable
 from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing
-from tuner.sdk.cautions import warn_of_json_forms, warn_of_large_space, warn_of_lists, warn_of_size
+from tuner.sdk.cautions import (
+    warn_of_json_forms,
+    warn_of_large_space,
+    warn_of_lists,
+    warn_of_size,
+    warn_of_sweeps,
+    warn_of_thresholds,
+)
 from tuner.sdk.executors import (
     Choice,
     choose,
@@ -229,7 +236,9 @@ def _search(given: Mapping[str, Any]) -> Result:
         space = Space.from_python(given["space"] or {})
         if not len(space):
             warn_of_lists(given["space"] or {})
+            warn_of_sweeps(given["space"] or {})
         warn_of_json_forms(given["space"] or {})
+    warn_of_thresholds(given["stop"], given["metric"], given["mode"])
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
     if not given["space"] and parts.scheduler is not None:
         with mistakes:

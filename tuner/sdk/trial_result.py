@@ -51,6 +51,7 @@ class TrialResult:
     # The trial's newest checkpoint; result.best_checkpoint belongs to the best value.
     checkpoint: Checkpoint | None = field(repr=False)
     repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
+    waiting: str | None = None  # why it has not started yet; None if it does not wait to start
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any.
 
@@ -96,11 +97,16 @@ class TrialResult:
 
 
 _OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
+    "best_checkpoints": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
+    "duration": "history, with the time of each report",
+    "get_best_checkpoint": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
+    "intermediate_values": "history",
     "metrics_dataframe": "history, or result.dataframe(history=True)",
     "params": "config",
     "path": "checkpoint.path; the logs are beside the database",
     "user_attrs": "notes",
     "value": "best_value or last_value",
+    "values": "metrics",
 }
 
 
@@ -128,6 +134,7 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
         traceback=(row.failure or {}).get("traceback") or "",
         log_tail=(row.failure or {}).get("log_tail") or "",
         repeat_of=row.repeat_of,
+        waiting=row.waiting,
         history=history,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from tuner.errors import SpecError
 from tuner.space.nodes import Const, Dict, Function, Leaf, List, Node, Opaque
 from tuner.space.points import describe
 from tuner.space.words import escape
+
+_SEEDED = threading.RLock()
+"""Held while `random` and `numpy.random` have the seed of a function: callbacks compute configurations in their own threads."""
 
 
 class Unresolved(Exception):
@@ -118,14 +122,15 @@ def call(function: Function, config: Any, seed: int) -> Any:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed `random` and `numpy.random` for the duration of the block."""
+    """Seed `random` and `numpy.random` for the duration of the block. Other threads wait for its end before they enter theirs."""
     import numpy
 
-    state, numpy_state = random.getstate(), numpy.random.get_state()
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        numpy.random.set_state(numpy_state)
+    with _SEEDED:
+        state, numpy_state = random.getstate(), numpy.random.get_state()
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            numpy.random.set_state(numpy_state)

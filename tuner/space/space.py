@@ -174,6 +174,13 @@ class Space:
                 raise SpecError(f"these sample_from functions depend on each other: {names}", "/space")
         return thaw(root)  # type: ignore[no-any-return]
 
+    def config_without_functions(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the configuration with None in place of the values of `sample_from`."""
+        root = resolve(self._root, params)
+        for where, _ in list(pending_functions(root, ())):
+            put(root, where, None)
+        return thaw(root)  # type: ignore[no-any-return]
+
     def constants(self) -> dict[str, Any]:
         """Return the values that every configuration shares."""
         return constants(self._root)  # type: ignore[no-any-return]

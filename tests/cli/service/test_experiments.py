@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +74,18 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     text = output("show", "halved")
     assert len(text.splitlines()) >= 8
     assert f"by trial {shown['best']['trial']}" in text
+
+
+def test_show_says_why_a_trial_has_not_started(search: Search, sqlite_url: str) -> None:
+    """It had shown only why the trial was created: there were resources for one more."""
+    why = "cannot start: it needs 2 CPU, and the quota of the project 'vision' is 1 CPU"
+    with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
+        database.execute("update trial set state = 'pending', waiting = ? where number = 5", [why])
+        database.commit()
+    assert output("show", "halved").splitlines()[-1].endswith(f"  {why}")
+    assert [trial["waiting"] for trial in json.loads(output("show", "halved", "--json"))["trials"]] == [None] * 5 + [
+        why
+    ]
 
 
 def test_the_best_value_after_repeats_is_called_a_mean() -> None:

@@ -280,6 +280,35 @@ def test_tuner_run_calls_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tuner.shutdown()
 
 
+def test_a_callback_gets_the_configuration_of_the_training_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `sample_from`, it had been flat, and had lacked the constants and the values of the functions."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+
+    def real(config: dict[str, Any]) -> float:
+        return config["twice"] + config["net"]["width"]  # type: ignore[no-any-return]
+
+    space = {**SPACE, "epochs": 3, "twice": tuner.sample_from(lambda spec: 2 * spec.config.x)}
+    ours = Recorder()
+    result = tuner.run(
+        real, space, metric="loss", mode="min", num_samples=3, search_alg="random", executor="local", verbose=0,
+        callbacks=[ours],
+    )  # fmt: skip
+    assert sorted(ours.of("start"), key=lambda seen: seen[1]) == [("start", t.number, t.config) for t in result.trials]
+    assert set(result.best_config or {}) == {"x", "net", "epochs", "twice"}
+    tuner.shutdown()
+
+
+def test_a_callback_of_a_process_without_the_functions_gets_everything_else(sqlite_store: Store) -> None:
+    record = sqlite_store.experiments.get(committed(sqlite_store, 2))
+    space = Space.from_python({**SPACE, "epochs": 3, "twice": tuner.sample_from(lambda spec: 2 * spec.config.x)})
+    reader = Reader(dataclasses.replace(record, spec=dataclasses.replace(record.spec, space=space.to_json())), b"no")
+    start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
+    assert not list(reader.read(StreamItem(seq=1, event="decision", time=0.0, trial=0, data=start)))
+    assert reader.trials[0].config == {"x": 0.5, "net": {"width": 16}, "epochs": 3, "twice": None}
+
+
 def test_a_search_on_a_service_is_observed(
     server: str, driver: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,3 +126,23 @@ def test_the_output_of_a_rank_is_utf_8_in_any_locale(encoding: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False, timeout=60)
     assert done.stdout.decode() == "Größe\n", done.stderr
+
+
+def test_numpy_is_seeded_when_wandb_loads_it_lazily() -> None:
+    """The module that wandb puts into `sys.modules` lacks `random` until it is completely loaded."""
+    code = """
+import sys
+from tuner.trials.compat.on_import import on_import
+from tuner.trials.runtime.worker import _seed_numpy
+
+on_import("numpy", lambda: _seed_numpy(2**40 + 3))
+import wandb
+import numpy
+
+numpy.array  # loads NumPy, if wandb has not, as the first use in the trial does
+drawn = numpy.random.rand()
+numpy.random.seed(3)
+assert drawn == numpy.random.rand()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -5,10 +5,13 @@ The modules only declare commands. The other modules of `tuner.cli` carry them o
 
 from __future__ import annotations
 
+import functools
 import io
 import shutil
 import sys
 import sysconfig
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -48,6 +51,8 @@ def main(early: Any = None) -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: its encoding may be ASCII or Latin-1
+    usual = warnings.formatwarning
+    warnings.formatwarning = functools.partial(_formatted, usual)
     try:
         app(obj=early, prog_name=_program())
     except TunerError as error:
@@ -63,6 +68,15 @@ def main(early: Any = None) -> None:
             file=sys.stderr,
         )
         sys.exit(exit_code(SpecError("")))
+    finally:
+        warnings.formatwarning = usual
+
+
+def _formatted(
+    usual: Callable[..., str], message: Warning | str, category: type[Warning], file: str, *line: Any
+) -> str:
+    """Format a warning. Leave out the place of one about the arguments of a command, which is where typer calls the command."""
+    return f"warning: {message}\n" if file == typer.main.__file__ else usual(message, category, file, *line)
 
 
 def _program() -> str | None:

@@ -259,6 +259,7 @@ def shown(found: Result, next_step: str | None = None) -> Row:
             "best_value": trial.best_value,
             "config": _plain(trial.config),
             "reason": trial.reason,
+            "waiting": trial.waiting,
         }
         for trial in found.trials
     ]
@@ -282,7 +283,8 @@ def lines(row: Row) -> Iterator[str]:
         yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}{mean}: {json.dumps(top['config'])}{changed}"
     for trial in row["trials"]:
         value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
-        yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {trial['reason']}"
+        why = trial["waiting"] or trial["reason"]
+        yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {why}"
 
 
 def _plain(value: Any) -> Any:

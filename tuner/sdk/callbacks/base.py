@@ -14,7 +14,7 @@ class ObservedTrial:
     number: int
     trial_id: str
     experiment_id: str
-    config: dict[str, Any]  # as the training function gets it
+    config: dict[str, Any]  # as the training function gets it, but a service has None for the values of `sample_from`
     params: dict[str, Any]  # flat: "optimizer/lr" -> value
     status: str = "pending"  # "running", "paused", "completed", "stopped", "failed" or "cancelled"
     reason: str = ""  # the reason for the last decision about it, in words

@@ -59,6 +59,9 @@ class LogSource(Protocol):
     def experiment(self) -> ExperimentRecord:
         """Return the experiment as it is now."""
 
+    def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
+        """Return the pickled Python objects of the space. None if it has none, or if they are only where the trials run."""
+
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         """Return the next entries after this event_seq, in order. The result is empty if no new entry was committed."""
 
@@ -73,6 +76,9 @@ class StoredLog:
     def experiment(self) -> ExperimentRecord:
         return self._store.experiments.get(self._experiment_id)
 
+    def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
+        return self._store.code.get(experiment.code_hash).space_blob if experiment.code_hash is not None else None
+
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         return self._store.log.events_after(self._id, after, limit)
 
@@ -85,12 +91,17 @@ class Call(NamedTuple):
 
 
 class Reader:
-    """Turns log entries into calls. Callbacks see trials as they were at the last entry that was read."""
+    """Turns log entries into calls. Callbacks see trials as they were at the last entry that was read.
 
-    def __init__(self, experiment: ExperimentRecord) -> None:
+    Args:
+        experiment: the experiment.
+        space_blob: the pickled Python objects of its spaces. They must come from a trusted source.
+    """
+
+    def __init__(self, experiment: ExperimentRecord, space_blob: bytes | None = None) -> None:
         self._id, self._seed = experiment.public_id, experiment.spec.seed
-        known = (*experiment.spec.former_spaces, experiment.spec.space)
-        self._spaces = [Space.from_json(each, opaque=True) for each in known]
+        self._blob = space_blob
+        self._spaces = [self._space(each) for each in (*experiment.spec.former_spaces, experiment.spec.space)]
         self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._begun: set[int] = set()
@@ -102,7 +113,7 @@ class Reader:
         if entry.event == "amended" and "former_spaces" in data["changes"]:
             self._revision = len(data["changes"]["former_spaces"])
             if self._revision == len(self._spaces):  # the space was changed after this reader was created
-                self._spaces.append(Space.from_json(data["changes"]["space"], opaque=True))
+                self._spaces.append(self._space(data["changes"]["space"]))
         if entry.event == "decision" and data["kind"] == "start":
             number = data["payload"]["number"]
             self.trials[number] = ObservedTrial(
@@ -145,6 +156,12 @@ class Reader:
             case "segment_ended":
                 trial.error = (data["failure"] or {}).get("message") or trial.error
 
+    def _space(self, json: Mapping[str, Any]) -> Space:
+        try:
+            return Space.from_json(json, self._blob, opaque=self._blob is None)
+        except SpecError:  # this process cannot import the code of the objects
+            return Space.from_json(json, opaque=True)
+
     def _decided(
         self, trial: ObservedTrial, kind: str, reason: str, payload: Mapping[str, Any], about: dict[str, Any]
     ) -> Iterator[Call]:
@@ -168,10 +185,11 @@ class Reader:
         space = self._spaces[self._revision if revision is None else revision]
         trial.params = dict(space.readable(params))
         own = {name: value for name, value in params.items() if name not in space}
-        try:
+        trial.config = dict(trial.params)
+        with contextlib.suppress(SpecError):  # parameters are missing
+            trial.config = own | space.config_without_functions(params)
+        with contextlib.suppress(SpecError):  # only the training processes have the functions of the space
             trial.config = own | space.config(params, self._seed, trial.number)
-        except Exception:  # the space has Python objects that only the training processes have
-            trial.config = dict(trial.params)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
         trial.checkpoint = dict(checkpoint)
@@ -213,7 +231,7 @@ class Observer:
 
     def _observe(self) -> None:
         experiment = self._source.experiment()
-        reader = Reader(experiment)
+        reader = Reader(experiment, self._source.space_blob(experiment))
         if experiment.thinned_at is not None:
             why = why_thinned(experiment.thinned_at, "a callback for every report")
             log.warning("%s: %s; callbacks get the reports that are left", experiment.public_id, why)

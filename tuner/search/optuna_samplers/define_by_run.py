@@ -18,7 +18,7 @@ from optuna.distributions import (
     distribution_to_json,
     json_to_distribution,
 )
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState as OptunaState
 
 from tuner.domain.keys import keyed_seed
@@ -76,6 +76,12 @@ class DefineByRunSearch(Searcher):
         if self._known:
             self.search.setup(context)
             points = ()
+        elif isinstance(self.search, OptunaSearch) and self.search.sampler_name == GridSampler.__name__:
+            message = (
+                "GridSampler cannot draw parameters one at a time; declare them in the space of tuner.run, such as "
+                '{"x": tuner.uniform(0, 3)}, and the objective gets the values of the grid'
+            )
+            raise SpecError(message, "/search/search")
         self._points: Sequence[Mapping[str, Any]] = points
         for i, (_, _, values) in enumerate(self._read):
             if len(values) != len(context.objectives):

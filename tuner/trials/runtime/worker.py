@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import os
 import random
 import secrets
@@ -480,7 +481,7 @@ class Rank:
         seed = keyed_seed(launch.seed, "rank", launch.trial_number, assignment.rank, launch.start_iteration)
         random.seed(seed)
         self._undo += [
-            on_import("numpy", lambda: sys.modules["numpy"].random.seed(seed % 2**32)),
+            on_import("numpy", lambda: _seed_numpy(seed)),
             on_import("torch", lambda: _seed_torch(seed)),
         ]
 
@@ -544,6 +545,15 @@ class _Sender:
 
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._reports.send(self._segment, messages)
+
+
+def _seed_numpy(seed: int) -> None:
+    """Seed NumPy's global random generator.
+
+    Import `numpy.random` instead of reading the attribute of `numpy`. wandb puts a module into `sys.modules` that is loaded
+    when it is first used, and until it is completely loaded, it lacks the attributes that NumPy loads on demand.
+    """
+    importlib.import_module("numpy.random").seed(seed % 2**32)
 
 
 def _seed_torch(seed: int) -> None:
