@@ -224,6 +224,14 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     assert sizes(made) == [3]
 
 
+def test_a_trial_whose_group_is_lost_starts_again_with_what_the_others_leave() -> None:
+    made = started(bench(num_samples=2), 2)
+    assert sizes(made) == [2, 2]
+    made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    assert launches(made.ended(1, "failed")) == [(1, 2)]
+    assert sizes(made) == [2, 1]
+
+
 def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() -> None:
     made = bench(num_samples=2, most=4)
     trial = made.core.trials[0]
