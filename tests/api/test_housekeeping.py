@@ -15,6 +15,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.states import ExperimentState
+from tuner.errors import StoreError
 from tuner.experiment.logs import trial_logs
 from tuner.settings import Settings
 from tuner.store import Store
@@ -43,11 +44,16 @@ def test_one_kind_that_fails_does_not_keep_the_others(
     def fails(*args: object) -> int:
         raise ValueError("not the error of a database")
 
+    def locked() -> None:
+        raise StoreError("the database is locked")
+
     monkeypatch.setattr(sqlite_store.webhooks, "prune", fails)
     monkeypatch.setattr(sqlite_store.logs, "prune", fails)
+    monkeypatch.setattr(sqlite_store, "shrink", locked)
     found = clean_up(sqlite_store, Settings(home=tmp_path, audit_days=1, log_days=1), T0)
     assert found == {"entries of the audit trail": 1}
     assert "could not delete old deliveries of webhooks" in caplog.text
+    assert "could not release the disk space of deleted data: the database is locked" in caplog.text
 
 
 def test_logs_of_experiments_that_ended_long_ago_are_deleted(store: Store, tmp_path: Path) -> None:

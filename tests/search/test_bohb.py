@@ -20,7 +20,7 @@ from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.search.bohb import BOHBSearch, Density, split
+from tuner.search.bohb import BOHBSearch, Density, _imputed, split
 from tuner.space import Space, choice, loguniform, uniform
 
 SPACE = Space.from_python({"a": uniform(0, 1), "b": loguniform(1e-3, 1), "c": choice(["u", "v", "w"])})
@@ -97,6 +97,9 @@ def test_a_density_is_the_mean_of_products_of_kernels() -> None:
     everywhere = np.array([[0.5, 0.5, c] for c in range(3)])
     alone = Density(known[:, 2:], LEVELS[2:], 1e-3)
     assert alone(everywhere[:, 2:]).sum() == pytest.approx(1.0)
+    for levels in (1, 2):
+        alone = Density(rng.integers(levels, size=(7, 1)).astype(float), np.array([levels]), 1e-3)
+        assert alone(np.arange(levels)[:, None]).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +131,14 @@ def test_a_crash_counts_as_worse_than_all_others_at_the_budget_that_it_did_not_r
     observed = searcher._observations(trials)
     assert [row for row in observed[1] if row[1] == 30] == [(0.0, 30, failed.params)]
     assert [row for row in observed[3] if row[1] == 30] == [(math.inf, 30, failed.params)]
+
+
+def test_a_parameter_that_no_good_result_has_gets_random_values() -> None:
+    points = np.column_stack([np.linspace(0, 1, 50), np.full((50, 2), math.nan)])
+    found = _imputed(points, np.array([0, 0, 3]), np.random.default_rng(0))
+    assert (found[:, 0] == points[:, 0]).all()
+    assert ((found[:, 1] >= 0) & (found[:, 1] < 1)).all()
+    assert set(found[:, 2]) == {0, 1, 2}
 
 
 def test_inactive_parameters_take_the_values_of_other_trials() -> None:

@@ -140,6 +140,15 @@ def test_parameters_that_went_together_before_are_drawn_together() -> None:
     assert {name: study.trials[19].params[name] for name in "ab"} == state["relative"]
 
 
+def test_a_value_that_was_drawn_with_others_is_drawn_again_if_its_range_has_changed() -> None:
+    study = Study(DefineByRunSearch("tpe"))
+    study.optimize(lambda ask: float((ask("a", X) - ask("b", X)) ** 2), 12)
+    number = study.begin()
+    study.ask(number, "a", X)
+    before = study.trials[number].searcher_state["relative"]["b"]
+    assert before < study.ask(number, "b", FloatDistribution(before + 0.5, 6.0)) <= 6.0
+
+
 def test_a_given_space_is_proposed_by_its_searcher_and_not_drawn_again() -> None:
     from tuner import uniform
 

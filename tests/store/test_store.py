@@ -325,6 +325,7 @@ class TestViews:
         assert [t.number for t in page.items + rest.items] == [0, 1, 2, 3, 4]
         assert rest.next_token is None
         assert [t.number for t in store.trials.page(made.id, state="stopped").items] == [3]
+        assert store.trials.ended(made.id) == [3]
         assert store.trials.page(made.id).items[3].ended_at == T0 + 3
 
     def test_experiment_follows_its_batches(self, store: Store) -> None:

@@ -107,13 +107,12 @@ class HyperBandScheduler(Scheduler):
         self.reduction_factor = reduction_factor
         self.time_attr = time_attr
         self._eta = reduction(reduction_factor)
-        self._end: float = RAYS_MAX_T if max_t is None else max_t
         self.state = HyperBandState()
 
     def setup(self, context: SchedulerContext) -> None:
         super().setup(context)
         inherited = self.inherited_max_t(self.max_t, self.time_attr)
-        self._end = RAYS_MAX_T if inherited is None else inherited
+        self._end: float = RAYS_MAX_T if inherited is None else inherited
         if self._end < 1:
             raise SpecError(f"expected at least 1, got {self._end:g}", "/scheduler/max_t")
         self._shapes = shapes(self._end, self._eta)

@@ -108,7 +108,6 @@ class MedianStoppingRule(Scheduler):
         self.hard_stop = hard_stop
         self.max_t = max_t
         self.time_attr = time_attr
-        self._end = max_t
         self.state = MedianState()
 
     def setup(self, context: SchedulerContext) -> None:

@@ -59,8 +59,6 @@ class SuccessiveHalving(Scheduler):
         self.brackets = brackets
         self.time_attr = time_attr
         self._eta = reduction(reduction_factor)
-        self._end = max_t
-        self._levels = [Levels(grace_period, self._eta, max_t, s) for s in range(brackets)]
         self._weights: list[float] = []
         self.state = self.STATE([[] for _ in range(brackets)])
 

@@ -212,3 +212,23 @@ async def test_an_application_that_another_server_runs_asks_for_tokens_as_well(
         answer = await http.post("/api/v1/tokens", json={"name": "x", "role": "admin"})
         assert answer.status_code == status
         assert (await http.get("/api/v1/session")).json()["required"] is (status == 401)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "port"),
+    [
+        ("http", "box.lan", 80),
+        ("https", "box.lan", 443),
+        ("https", "box.lan:8443", 8443),
+        ("http", "[::1]", 80),
+        ("http", "[::1]:8000", 8000),
+    ],
+)
+def test_a_cookie_is_named_after_the_port_that_the_browser_sees(scheme: str, host: str, port: int) -> None:
+    scope = {"type": "http", "scheme": scheme, "headers": [(b"host", host.encode())]}
+    assert auth.cookie_name(scope) == f"tuner_session_{port}"
+
+
+def test_clients_without_an_address_count_as_one() -> None:
+    """Uvicorn knows no address of a client that connects through a Unix socket."""
+    assert auth.source_of({"type": "http", "client": None}) == "unknown"

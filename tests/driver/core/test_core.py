@@ -375,3 +375,12 @@ def test_a_segment_that_was_never_opened_is_dropped() -> None:
     bench.command("stop", 0)
     assert planned.state is SegmentState.DROPPED
     assert [segment.state for segment in bench.core.trials[0].segments] == [SegmentState.LEAVING]
+
+
+def test_what_a_search_says_about_its_spec_is_said_once() -> None:
+    bench = Bench(max_t=9, scheduler={"type": "asha", "max_t": 3})
+    said = "trials end at max_t 3, the smaller of two"
+    assert [entry.reason for _, entry in bench.log if isinstance(entry, d.Note) and said in entry.reason]
+    later = bench.successor()
+    out = later.feed(e.DriverStarted(time=later.tick(), epoch=2))
+    assert not [entry for _, entry in out.log if isinstance(entry, d.Note)]

@@ -98,11 +98,11 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     bench.reported(0, checkpoint=True)
     bench.ended(0, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
     assert bench.core.ended
-    bench.command("retry", trial=0)
+    bench.feed(e.Commanded(time=bench.tick(), command="retry", trial=0, reason="by ada"))
     assert launches(bench.command("continue")) == [(1, 1)]
     again = bench.core.trials[1]
     assert (again.params, again.segments[0].start_iteration) == (bench.core.trials[0].params, 1)
-    assert "retry of trial 0 from iteration 1" in again.reason
+    assert again.reason == "retry of trial 0 from iteration 1, by ada"
     assert not launches(bench.command("retry", trial=1))  # it has not failed
 
 

@@ -303,6 +303,10 @@ def test_only_reports_with_a_place_on_the_axis_are_thinned(
         connection.execute(text("UPDATE metric_point SET user_step = report_no * 2 WHERE report_no % 100 = 1"))
     steps = store.metrics.curves(run.made.id, "loss", x="user_step", points=200)
     assert list(steps.curves[0].segments[0].x) == [200 * n + 2 for n in range(30)]
+    with store._database.engine.begin() as connection:
+        connection.execute(text("UPDATE metric_point SET user_step = report_no * 2"))
+    steps = store.metrics.curves(run.made.id, "loss", x="user_step", points=200)
+    assert (steps.curves[0].segments[0].x[0], steps.curves[0].segments[0].x[-1]) == (2, 6000)
 
 
 def test_only_some_trials(store: Store) -> None:

@@ -260,6 +260,15 @@ def test_webhooks_are_changed_and_deleted_within_their_project(store: Store) -> 
     assert store.webhooks.all() == []
 
 
+def test_the_deliveries_of_a_deleted_webhook_are_deleted(store: Store) -> None:
+    hook = store.webhooks.create(URL, EVENTS, threshold=0.5).public_id
+    commit(store, begin(store), [(4, Fail(reason="killed", trial=0))])
+    store.webhooks.collect()
+    assert told(store, hook)
+    store.webhooks.delete(hook)
+    assert store.webhooks.prune(before=0.0) == 0, "the clean-up finds none that are left"
+
+
 def test_old_deliveries_are_deleted(store: Store) -> None:
     hook = store.webhooks.create(URL, EVENTS, threshold=0.5).public_id
     made = begin(store)

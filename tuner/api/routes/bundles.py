@@ -59,7 +59,6 @@ async def put(here: Here, request: Request, sha256: Sha256) -> Response:
             raise SpecError(
                 f"the SHA-256 of the body is {content.hexdigest()}, but the path names another hash", "/sha256"
             )
-        file.seek(0)
         return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))
 
 

@@ -21,7 +21,6 @@ from tuner.store.records import Across, Curve, Curves, CurveSegment
 from tuner.store.series import clocks, pyramid, thinning
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.tables import dumps
-from tuner.store.writing.writer import NAN
 
 MAX_ROWS = 60_000  # the maximum number of points that are read individually
 MAX_BUCKETS = 400_000  # the maximum number of buckets that are read
@@ -398,16 +397,13 @@ def _as_table(cursor: Cursor, wanted: Mapping[int, tuple[int, int]]) -> tuple[st
 
 
 def _of_points(rows: Sequence[Any]) -> NDArray[Any]:
-    """Return one bucket for each point, with only this point in it."""
+    """Return one bucket for each point, with only this point in it. The value of a point that is not finite is NaN."""
     records = np.zeros(len(rows), _RECORD)
     if not rows:
         return records
     _, number, step, time, value, kind = zip(*rows, strict=True)
     values = np.array(value, np.float64)  # NULL becomes NaN
-    kinds = np.array(kind)
-    for code in pyramid.NOT_FINITE.keys() - {NAN}:
-        values[kinds == code] = pyramid.NOT_FINITE[code]
-    records["n"], records["gaps"] = 1, kinds != 0
+    records["n"], records["gaps"] = 1, np.array(kind) != 0
     for point in ("first", "last", "low", "high"):
         records[f"{point}_no"], records[f"{point}_step"] = number, step
         records[f"{point}_time"], records[f"{point}_value"] = time, values

@@ -256,6 +256,19 @@ def test_the_best_finished_trial_has_the_best_last_value_of_those_that_came_to_t
     assert bench.successor().core.summary() == bench.core.summary()
 
 
+def test_a_report_after_the_end_may_make_another_trial_the_best_finished_one() -> None:
+    bench = Bench(max_t=2, limits={"max_concurrent_trials": 3})
+    for number, loss in ((0, 0.1), (1, 0.2), (2, 0.2)):
+        bench.started(number)
+        bench.reported(number, loss, waits=False)
+        bench.reported(number, loss, waits=False)
+    for late, finished in ((0.9, 1), (0.15, 0), (math.nan, 1)):
+        bench.reported(0, late, waits=False)
+        best: Any = bench.core.summary()["best"]
+        assert best["finished"]["trial_number"] == finished
+    assert bench.successor().core.summary() == bench.core.summary()
+
+
 def test_a_nan_decides_with_its_constraints_whether_the_last_value_counts() -> None:
     search = {"type": "tpe", "constraints": {"size": {"max": 100}}}
     bench = Bench(max_t=9, scope="last", search=search)

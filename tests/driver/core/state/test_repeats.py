@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.driver.bench import Bench
-from tuner.domain.events import Amended, Failure
+from tuner.domain.events import Amended, Drawn, Failure
 from tuner.domain.states import ExperimentState
 from tuner.driver.core.state.repeats import Repeats
 
@@ -80,3 +80,18 @@ def test_a_report_lets_only_the_configuration_of_its_trial_be_looked_at(monkeypa
     bench.reported(31, 0.7)
     assert bench.core.summary()
     assert len(set(looks)) == 1
+
+
+def test_a_value_that_a_trial_draws_while_it_runs_makes_its_configuration_another_one() -> None:
+    limits = {"max_concurrent_trials": 2, "repeats": 1}
+    bench = Bench(num_samples=2, max_t=1, points_to_evaluate=({"x": 0.5}, {"x": 0.5}), limits=limits)
+    repeats = bench.core.experiment.repeats
+    bench.started(0)
+    bench.started(1)
+    assert repeats.ranking is None
+    bench.feed(Drawn(time=bench.tick(), trial=1, segment=1, name="y", value=3))
+    for number in (0, 1):
+        bench.reported(number, 0.5)
+    assert repeats.ranking is not None
+    assert [one.runs.number for one in repeats.ranking.estimates] == [0, 1]
+    assert said(repeats) == said(anew(bench))

@@ -84,6 +84,18 @@ def test_what_is_freed_is_distributed_evenly_or_goes_to_the_top() -> None:
         assert sizes(made)[:2] == wanted, policy
 
 
+def test_workers_into_which_a_trial_will_grow_are_not_given_to_another_one() -> None:
+    made = started(bench(num_samples=3), 3)
+    made.reported(0, loss=0.5)
+    made.reported(0, loss=0.5, checkpoint=True)
+    assert [(resize.trial, resize.workers) for resize in resizes(made)] == [(0, 2)]
+    made.reported(1, loss=0.1)
+    made.reported(1, loss=0.1, checkpoint=True)
+    assert len(resizes(made)) == 1, "trial 0 has not left yet"
+    made.ended(0)
+    assert sizes(made) == [2, 1, 1]
+
+
 def test_a_grown_trial_gives_way_to_one_that_waits() -> None:
     made = started(bench(num_samples=1), 1)
     assert sizes(made) == [4]
@@ -222,6 +234,14 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     assert list(interrupts(out)) == [0]
     assert launches(made.ended(0)) == [(0, 2)]
     assert sizes(made) == [3]
+
+
+def test_a_trial_whose_group_is_lost_starts_again_with_what_the_others_leave() -> None:
+    made = started(bench(num_samples=2), 2)
+    assert sizes(made) == [2, 2]
+    made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    assert launches(made.ended(1, "failed")) == [(1, 2)]
+    assert sizes(made) == [2, 1]
 
 
 def test_a_trial_that_became_slower_goes_back_to_its_former_number_of_ranks() -> None:

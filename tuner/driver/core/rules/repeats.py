@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.domain import decisions as d
+from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.words import counted
 from tuner.driver.core.state.state import State
@@ -163,7 +164,8 @@ def _over(experiment: State, ranking: Ranking, why: str | None) -> Over:
         runs = counted(len(leader.runs.scores), "run")
         said += f"; trial {leader.runs.number} leads with a mean of {mean} ± {shown(_rounded(leader.sd))} over {runs}"
     for number, bad in list(repeats.dropped.items())[:3]:
-        how = "failed" if bad.failure is not None else "diverged" if bad.diverged else "violates the constraints"
+        failed = bad.state is TrialState.FAILED  # a trial that was retried keeps its failure
+        how = "failed" if failed else "diverged" if bad.diverged else "violates the constraints"
         said += f"; trial {number} does not count, because its repeat, trial {bad.number}, {how}"
     said += f"; no more are made: {why}"
     return Over(counted(repeats.made, "repeat") + " made", d.Note(reason=said, trial=leader.runs.number))

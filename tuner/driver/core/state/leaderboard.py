@@ -30,7 +30,7 @@ class Leaderboard:
         self._last = [(one, _Leader()) for one in spec.objectives] if self._by_last else []
         # True if the best values so far cannot be computed from the metrics of the reports alone.
         self.tells_best = bool(constraints) or self._by_last
-        self._finished: tuple[float, int] | None = None  # (score, trial) of the best trial that was trained to its end
+        self._finished = _Leader()  # finds the best of the trials that were trained to their end
         self._not_finite: dict[int, int] = {}  # trial -> iteration of its first NaN or infinity
         # (excess, trial, metric, value) of the report nearest to the constraints
         self._nearest: tuple[float, int, str, float] | None = None
@@ -56,6 +56,8 @@ class Leaderboard:
         elif self._several and self._satisfies_all(trial):
             # A report may have only some of the objectives, and a constraint's metric may come after them.
             self._compare_each(trial, trial.last if judges else metrics)
+        if trial.state is TrialState.COMPLETED:  # its ranks did not wait, and reported again before they were stopped
+            self.completed(trial)
 
     def _judge_repeat(self, trial: Trial) -> None:
         """Record whether a repeat satisfies the constraints. It is never the best trial: the mean over all runs counts."""
@@ -75,8 +77,6 @@ class Leaderboard:
             self.best = (self._objective.score(mark.value), trial.number)
             if not self._several:
                 self.improved[self._objective.metric] = mark.value
-        if trial.state is TrialState.COMPLETED:
-            self.completed(trial)
 
     def _follow_last(self, trial: Trial) -> None:
         """Compare the trial's last values with those of the others. A report may also make the best trial's value worse."""
@@ -113,12 +113,8 @@ class Leaderboard:
 
     def completed(self, trial: Trial) -> None:
         """Record that a trial has completed: it reached max_t, its function returned, or `stop` ended it."""
-        if not self._counts_at_its_end(trial):
-            return
-        assert trial.last_mark is not None
-        score = self._score(trial.last_mark)
-        if self._finished is None or score > self._finished[0] or self._finished[1] == trial.number:
-            self._finished = (score, trial.number)
+        mark = trial.last_mark if not trial.diverged and self._satisfies_all(trial) else None
+        self._finished.put(trial.number, None if mark is None else self._score(mark))
 
     def of(self, trial: Trial) -> ScoredReport | None:
         """Return the trial's best report (with scope="last", its last report); None if it has none within the constraints."""
@@ -130,7 +126,7 @@ class Leaderboard:
 
     def best_finished(self, trials: Population) -> Trial | None:
         """Return the completed trial with the best last value; None if none has a finite one within the constraints."""
-        return None if self._finished is None else trials[self._finished[1]]
+        return trials[self._finished.best[1]] if self._finished.best is not None else None
 
     def summary(
         self, trials: Population, best: Trial | None = None, runs: Mapping[str, Any] | None = None
@@ -189,11 +185,6 @@ class Leaderboard:
             trials = f"{count} trial{'s' if count != 1 else ''}"
             return f"no trial reported a finite {name!r}: {trials} reported NaN or infinity, first at iteration {first}"
         return None
-
-    def _counts_at_its_end(self, trial: Trial) -> bool:
-        if trial.last_mark is None or trial.diverged:
-            return False
-        return self._satisfies_all(trial)
 
     def _satisfies_all(self, trial: Trial) -> bool:
         return all(c.excess(trial.last) <= 0 for c in self.constraints)
