@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import logging
@@ -126,6 +127,19 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_HOME", str(tmp_path_factory.mktemp("home")))
         patch.delenv("TUNER_DATABASE_URL", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _certificates() -> Iterator[None]:
+    """Let all clients of httpx share the certificates that it trusts by default. To read them takes .04 s for each client."""
+    if "httpx" not in sys.modules:
+        yield
+        return
+    from httpx._transports import default
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default, "create_ssl_context", functools.cache(default.create_ssl_context))
         yield
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
-from sklearn.datasets import load_digits
+import numpy as np
 
 import tuner
 from tuner.errors import MissingPackage
@@ -55,10 +56,17 @@ class Net(nn.Module):
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
-    """Return 1,437 training images and 360 validation images, with pixels scaled to [0, 1]. The split is always the same."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(digits.target)
+    """Return 1,437 training images and 360 validation images, with pixels scaled to [0, 1]. The split is always the same.
+
+    This reads the file of `sklearn.datasets.load_digits`: importing scikit-learn would take a rank longer than an epoch.
+    """
+    found = find_spec("sklearn")
+    assert found is not None, "scikit-learn is a dependency of tuner"
+    assert found.submodule_search_locations is not None
+    [package] = found.submodule_search_locations
+    rows = np.loadtxt(os.path.join(package, "datasets", "data", "digits.csv.gz"), delimiter=",")
+    images = torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    labels = torch.tensor(rows[:, -1].astype(int))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     train, held_out = order[:1437], order[1437:]
     return TensorDataset(images[train], labels[train]), TensorDataset(images[held_out], labels[held_out])

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import ctypes
 import functools
+import gc
 import hashlib
 import importlib
 import inspect
@@ -73,12 +74,18 @@ def main() -> None:
 
 
 def load(libraries: Iterable[str], sys_path: Sequence[str]) -> None:
-    """Import libraries, except those in `sys_path`, which are the user's own."""
+    """Import libraries, except those in `sys_path`, which are the user's own.
+
+    No garbage is looked for in them, neither during the import, which would take a fifth longer, nor in the forked children.
+    """
+    gc.disable()
     for name in libraries:
         own = any(Path(folder, found).exists() for folder in sys_path for found in (name, f"{name}.py"))
         if not own and name not in sys.modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
 
 
 def named_in(files: Iterable[str]) -> list[str]:

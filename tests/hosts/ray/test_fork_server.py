@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -18,11 +19,12 @@ import pytest
 
 from tests.services import until
 from tuner.hosts.ray import fork_client, ray_start
-from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer
+from tuner.hosts.ray.fork_server import FORKS, USED, ForkServer, preload
 from tuner.trials.messages import forks
 from tuner.trials.messages.forks import PATH, ask_for_torch, receive, send
 from tuner.trials.runtime.ray_rank import RayRank
 from tuner.trials.runtime.worker import Rank
+from tuner.usercode import import_check
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="this system has no pidfd")
 
@@ -262,6 +264,20 @@ def test_a_server_imports_after_the_first_worker_what_ranks_will_use(
         until("the second import", lambda: ask(tmp_path, "--runtime-env-hash=0")["dynamo"])
     finally:
         server.end()
+
+
+def test_no_garbage_is_collected_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    collecting: list[bool] = []
+
+    def importing(name: str) -> None:
+        collecting.append(gc.isenabled())
+        raise ImportError(f"{name} is broken")
+
+    monkeypatch.setattr("importlib.import_module", importing)
+    preload(["a_library"])
+    import_check.load(["a_library"], [])
+    assert collecting == [False, False]
+    assert gc.isenabled()
 
 
 def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> None:
