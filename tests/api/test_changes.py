@@ -397,7 +397,7 @@ def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store
 def test_changes_by_users_are_sent_although_no_driver_is_there(
     server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who followed a paused or ended experiment kept its old limits, notes, tags and name."""
+    """A client that followed a paused or ended experiment kept its old limits, notes, tags and name."""
     monkeypatch.setattr(stream, "POLL_ENDED_S", 0.01)
     made, epoch, _ = begin(sqlite_store)
     batch = Batch(log=[(made.last_event_seq + 1, Finish(reason="enough"))], state=ExperimentState.COMPLETED)
