@@ -6,8 +6,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -21,6 +21,7 @@ from tuner.domain.events import DriverStarted
 from tuner.domain.experiment import Limits, Spec
 from tuner.domain.states import ExperimentState
 from tuner.store import Store
+from tuner.store.records import Progress
 from tuner.store.sql.connect import StoreUnavailable
 
 Row = dict[str, Any]
@@ -396,7 +397,7 @@ def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store
 def test_changes_by_users_are_sent_although_no_driver_is_there(
     server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who followed a paused or ended experiment kept its old limits, notes, tags and name."""
+    """A client that followed a paused or ended experiment kept its old limits, notes, tags and name."""
     monkeypatch.setattr(stream, "POLL_ENDED_S", 0.01)
     made, epoch, _ = begin(sqlite_store)
     batch = Batch(log=[(made.last_event_seq + 1, Finish(reason="enough"))], state=ExperimentState.COMPLETED)
@@ -416,3 +417,16 @@ def test_changes_by_users_are_sent_although_no_driver_is_there(
             client.apply(next(messages))
             client.compare()
     assert client.experiment["limits"]["max_failures"] == 7
+
+
+def test_messages_about_changes_by_users_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the number of the newest log entry, which does not grow."""
+    monkeypatch.setattr(stream, "KEPT", 10)
+    now = Progress(last_event_seq=5, state=ExperimentState.PAUSED, reason="", error=None, revision=0, archived_at=None)
+    channel = stream.Channel(cast("stream.Form", None))
+    channel.begin(now, 5)
+    for revision in range(30):
+        channel.take(replace(now, revision=revision), [(5, b"the row")])
+    assert len(channel._messages) == 10
+    assert channel.position(5) == channel.end == 30
+    assert channel.behind(29) == (30, 5, b"the row")

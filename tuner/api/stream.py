@@ -46,7 +46,7 @@ BATCH = 200  # log entries that are sent at once to a client that lags far behin
 SENT_BYTES = 16 * 1024  # about how many bytes of kept messages are sent at once to a client that lags behind
 # The maximum number of clients that catch up at the same time; more would delay the clients that have missed nothing.
 CATCHING_UP = 2
-KEPT = 2000  # messages about this many of the newest log entries are kept in memory
+KEPT = 2000  # messages about this many of the newest log entries, and at most this many messages, are kept in memory
 
 
 class Added(NamedTuple):
@@ -236,7 +236,8 @@ class Channel:
             self._messages.extend(messages)
             self.end += len(messages)
             self.seq = messages[-1][0] if messages else self.seq
-            while self._messages and self.seq - self._since > KEPT and len(self._messages) > 1:
+            # Changes by users have messages without new log entries.
+            while (self.seq - self._since > KEPT or len(self._messages) > KEPT) and len(self._messages) > 1:
                 self._since = self._messages.popleft()[0]
         self.wake()
 
