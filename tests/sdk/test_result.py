@@ -7,10 +7,12 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
+import tuner
 from tests.driver.bench import Bench
 from tests.driver.core.state.test_leaderboard import CONSTRAINED, exploit
 from tests.driver.stored import stored
@@ -78,6 +80,19 @@ def test_each_trial_has_its_newest_checkpoint(sqlite_store: Store, tmp_path: Pat
     assert trial.checkpoint is not None
     assert (trial.checkpoint.info, trial.checkpoint.path) == (info, str(tmp_path))
     assert dataclasses.replace(trial, iterations=7).iteration == 7, "the name that trials have in tuner.simulate"
+
+
+def test_a_search_without_output_says_that_it_found_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "executor": "local", "verbose": 0}
+    result = tuner.run(lambda config: float("nan"), {"x": tuner.uniform(0, 1)}, **options)
+    assert (result.state, result.best_config) == ("completed", None)
+    assert capfd.readouterr().err.startswith("warning: the search has no best trial: no trial reported a finite 'loss'")
+    tuner.run(lambda config: 1.0, {"x": tuner.uniform(0, 1)}, **options)
+    assert capfd.readouterr().err == ""
+    tuner.shutdown()
 
 
 def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ def _pickled_bytes(value: Any) -> int:
 
 def warn_of_lists(space: Mapping[str, Any]) -> None:
     """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
-    kinds = list | tuple | range
-    lists = [f"{name} has the fixed value {value!r}" for name, value in space.items() if isinstance(value, kinds)]
+    lists = [
+        f"{name} has the fixed value {value!r}"
+        for name, value in space.items()
+        if isinstance(value, list | tuple | range)
+    ]
     if lists:
         advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
         if any(isinstance(value, tuple) and len(value) == 2 for value in space.values()):

@@ -14,11 +14,10 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.errors import Retryable, ServiceError, SpecError
 from tuner.experiment.code import by_value
-from tuner.names import printable
 from tuner.sdk.callbacks.observers import observing
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.sdk.live.progress import Progress, Warned
-from tuner.sdk.result import Result
+from tuner.sdk.result import Result, without_result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store.records import CodeRecord, ExperimentRecord, StreamItem, TrialRecord
@@ -131,8 +130,8 @@ def _follow(
     result = handle.result(space)
     if result.state == "paused":
         progress.say(f"paused; continue with: TUNER_ADDRESS={handle.client.address} tuner resume {handle.id}")
-    if result.state == "failed" and not verbose:
-        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
+    if not verbose and (why := without_result(result)):
+        progress.say(why)
     return result
 
 

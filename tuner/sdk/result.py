@@ -491,3 +491,12 @@ def _checkpoint(store: Store, public_id: str | None) -> CheckpointInfo | None:
         return None
     row = store.trials.checkpoint(public_id)
     return CheckpointInfo(id=row.public_id, uri=row.uri, step=row.step, bytes=row.bytes, node=row.node)
+
+
+def without_result(result: Result) -> str | None:
+    """Return the warning that a search without output ends with. None if it found something or was paused."""
+    if result.error is None:
+        return None
+    if result.state == "failed":
+        return f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial"
+    return f"warning: the search has no best trial: {printable(str(result.error))}"

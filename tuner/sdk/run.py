@@ -41,7 +41,7 @@ from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.progress import Progress, Stored
 from tuner.sdk.live.terminal import tell
-from tuner.sdk.result import Result
+from tuner.sdk.result import Result, without_result
 from tuner.service_url import service_url
 from tuner.settings import Settings
 from tuner.space import Space
@@ -461,8 +461,8 @@ def _drive(
         progress.say(f"curves and decisions: {where}/experiments/{experiment_id}")
     if result.state == "paused":
         progress.say(f"paused; continue with: {_resuming(experiment_id)}")
-    if result.state == "failed" and not verbose:
-        progress.say(f"warning: the search failed: {printable(str(result.error))}; result.errors has each failed trial")
+    if not verbose and (why := without_result(result)):
+        progress.say(why)
     interrupts.end_process()
     return result
 
