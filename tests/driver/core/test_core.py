@@ -384,3 +384,13 @@ def test_what_a_search_says_about_its_spec_is_said_once() -> None:
     later = bench.successor()
     out = later.feed(e.DriverStarted(time=later.tick(), epoch=2))
     assert not [entry for _, entry in out.log if isinstance(entry, d.Note)]
+
+
+def test_ranks_that_ask_after_the_end_of_their_segment_stop() -> None:
+    bench = Bench(max_t=9)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "failed", Failure(kind="system", message="lost"))
+    verdict = bench.core.verdict(SegmentRef(0, 1))
+    assert (verdict.action, verdict.reason) == ("stop", "this segment has ended")
+    assert bench.core.first_milestone(SegmentRef(0, 1)) == 1

@@ -84,6 +84,7 @@ def test_what_an_enqueued_configuration_leaves_out_is_drawn_and_a_fold_agrees() 
     space = {"x": tuner.uniform(0, 1), "y": tuner.choice(["a", "b"])}
     bench = Bench(num_samples=2, space=space, limits={"max_concurrent_trials": 1})
     enqueued(bench, {"params": {"y": "b"}})
+    assert bench.core.experiment.scheduler.context.num_samples == 3, "a budget that follows from it grows, too"
     to_the_end(bench, 1)
     assert len(bench.states) == 3
     wanted = bench.core.trials[1]

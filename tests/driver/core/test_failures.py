@@ -336,3 +336,11 @@ def test_a_time_attribute_that_is_no_finite_number_fails_its_trial_in_words(sche
     bench.reported(0, tokens=value)
     assert bench.states[0] == "failed"
     assert f"'tokens' must be a finite number, and this report has {value}" in bench.core.trials[0].reason
+
+
+def test_a_report_without_the_time_attribute_fails_its_trial_in_words() -> None:
+    bench = Bench(time_attr="tokens", max_t=9)
+    bench.started(0)
+    bench.reported(0, tokens=1.0)
+    bench.reported(0)
+    assert "the time attribute 'tokens' is not among the reported metrics: 'loss'" in bench.core.trials[0].reason

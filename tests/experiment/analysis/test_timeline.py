@@ -152,6 +152,23 @@ def test_the_waits_for_checkpoints_are_stored_with_them(store: Store) -> None:
     assert store.trials.saves(made.id, [0], 10) == (waits[:1], 0.5)
 
 
+def test_waits_that_are_not_shown_one_by_one_count_in_the_totals(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, epoch, trials = begin(store)
+    trials[0].segments[0].started_at = T0
+    log = [
+        (3 + n, CheckpointSaved(time=T0 + 10 * n, trial=0, segment=1, checkpoint=_saved(f"ckpt_{n}", took_s=2.0)))
+        for n in (1, 2, 3)
+    ]
+    store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0 + 30)
+    totals = []
+    for most in (2000, 1):
+        monkeypatch.setattr("tuner.experiment.analysis.timeline.MAX_SAVES", most)
+        found = timeline(store, store.experiments.by_id(made.id), first=0, most=10, now=T0 + 50)
+        totals.append(found.totals)
+    assert totals[0]["checkpointing"] == 6.0
+    assert totals[1] == totals[0]
+
+
 def _saved(name: str, **took: float) -> CheckpointInfo:
     return CheckpointInfo(id=name, uri="/a", step=1, bytes=10, **took)
 

@@ -51,3 +51,14 @@ def test_the_reason_says_that_a_trial_ended_before_its_first_report() -> None:
     bench.command("stop", trial=0)
     trial = bench.core.trials[0]
     assert (trial.state, trial.reason) == ("stopped", "stopped by a user before its first report")
+
+
+@pytest.mark.parametrize("command", ["cancel", "kill"])
+def test_a_trial_that_has_ended_keeps_its_end_if_the_experiment_is_cancelled(command: str) -> None:
+    bench = Bench(max_t=1)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0)
+    bench.command(command)
+    assert bench.states == ["completed", "cancelled", "cancelled"]
+    assert [entry.trial for _, entry in bench.log if entry.KIND == "cancel"] == [1, 2]

@@ -174,6 +174,17 @@ def test_a_donors_checkpoint_stays_while_a_trial_would_start_from_it() -> None:
     assert "ckp_3_1_1" in deletions(out)
 
 
+def test_a_donors_checkpoint_stays_while_a_paused_trial_has_none_of_its_own() -> None:
+    bench = exploited()
+    bench.core.experiment.checkpoints._policy = Bench(checkpoint={"keep_last": 1, "keep_best": 0}).spec.checkpoint
+    bench.started(0)
+    bench.command("pause", 0)
+    bench.ended(0, "left")
+    assert bench.states[0] == "paused"
+    assert deletions(bench.reported(3, loss=0.001, checkpoint=True)) == []
+    assert "ckp_3_1_1" in deletions(bench.command("stop", 0))
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3, 4, 5])
 def test_as_many_of_the_best_are_kept_as_asked_for(keep: int) -> None:
     bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": keep})

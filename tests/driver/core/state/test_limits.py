@@ -86,6 +86,15 @@ def test_trials_that_a_user_asks_for_reset_no_count_of_a_search_that_goes_on() -
     assert bench.core.state is ExperimentState.RUNNING, "the search had ended, so it counts anew"
 
 
+def test_a_user_who_continues_a_search_that_goes_on_resets_its_counts() -> None:
+    bench = Bench(num_samples=20, limits={"max_concurrent_trials": 1, "max_failed_trials": 3})
+    fail(bench, 0)
+    fail(bench, 1)
+    bench.command("continue")
+    fail(bench, 2)
+    assert bench.core.state is ExperimentState.RUNNING
+
+
 def test_a_limit_that_is_hit_later_does_not_replace_why_the_search_ended() -> None:
     bench = Bench(num_samples=5, limits={"max_concurrent_trials": 2, "max_failed_trials": 1, "gpu_hours": 1.0})
     bench.started(0)
