@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "tuner", tmp_path / "tuner", ignore=shutil.ignore_patterns("_web", "__pycache__"))
-    shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tuner", tmp_path / "tuner", ignore=shutil.ignore_patterns("_web"))
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,13 +128,21 @@ def inner_imports(source: str) -> Iterator[str]:
             yield from names
 
 
-def found(*, ours: bool = True) -> dict[str, set[str]]:
-    """Return what each module of the package imports inside functions: the package's own modules, or else libraries."""
+@functools.cache
+def all_inner_imports() -> dict[str, set[str]]:
+    """Return what each module of the package imports inside functions."""
     modules: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tuner").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        imported = set(inner_imports(path.read_text()))
+        modules[name] = set(inner_imports(path.read_text()))
+    return modules
+
+
+def found(*, ours: bool = True) -> dict[str, set[str]]:
+    """Return what each module of the package imports inside functions: the package's own modules, or else libraries."""
+    modules: dict[str, set[str]] = {}
+    for name, imported in all_inner_imports().items():
         if wanted := {one for one in imported if (one.partition(".")[0] == "tuner") is ours}:
             modules[name] = wanted
     return modules
