@@ -37,7 +37,7 @@ time.sleep(60)
 """
 
 START = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
-"""Starts a program that hears SIGINT, even if pytest runs in the background of a shell, where the signal is ignored."""
+"""Starts a program that receives SIGINT, even if pytest runs in the background of a shell, where the signal is ignored."""
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

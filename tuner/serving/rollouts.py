@@ -152,7 +152,7 @@ class Model:
 
     def __init__(self, release: Release, predictor: Callable[..., Any]) -> None:
         self.release = release
-        self.predictor = predictor(release.origin.checkpoint, dict(release.origin.config))
+        self.predictor: Predictor = predictor(release.origin.checkpoint, dict(release.origin.config))
 
     async def predict(self, inputs: Any) -> Any:
         """Return the outputs as JSON values."""
