@@ -191,6 +191,19 @@ def test_a_backup_that_cannot_take_its_name_leaves_no_file(
     assert list(tmp_path.glob("*copy*")) == []
 
 
+def test_a_backup_to_a_full_disk_names_its_file(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("tuner.store.backups.backup._fill", full)
+    target = tmp_path / "backup.db"
+    with pytest.raises(StoreError, match=rf"the backup of .* to {target} has failed: database or disk is full"):
+        backup(sqlite_url, target)
+    assert not target.exists()
+
+
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")
