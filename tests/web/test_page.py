@@ -509,7 +509,9 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, finished: 
     page.goto(service.url + one)
     switch = page.get_by_role("radiogroup", name="Vertical axis").bounding_box()
     name = page.get_by_text("y", exact=True).bounding_box()
-    assert switch["y"] < name["y"] + name["height"] / 2 < switch["y"] + switch["height"], "an axis is named beside its switch"
+    assert switch["y"] < name["y"] + name["height"] / 2 < switch["y"] + switch["height"], (
+        "an axis is named beside its switch"
+    )
 
 
 def test_what_is_not_there_is_said_so(visit: Open, finished: Search) -> None:
