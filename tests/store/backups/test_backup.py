@@ -164,7 +164,7 @@ def test_a_restore_names_the_file_that_is_no_database(sqlite_url: str, tmp_path:
         StoreError, match=r"damaged\.db has failed: file is not a database; move it away, and restore the backup again"
     ):
         restore(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "copy", force=force)
-    with pytest.raises(StoreError, match=r"damaged\.db: file is not a database\n"):
+    with pytest.raises(StoreError, match=r"the backup of .*damaged\.db to .* has failed: file is not a database\n"):
         backup(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "another copy")
 
 

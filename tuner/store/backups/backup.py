@@ -139,7 +139,7 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 @contextmanager
 def _errors(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn errors of SQLite into a StoreError that says what failed. The remedy is added if the file is damaged or no database."""
+    """Turn errors of SQLite into a StoreError that says what failed. Add the remedy if the file is damaged or no database."""
     try:
         yield
     except sqlite3.Error as error:
