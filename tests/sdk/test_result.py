@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import CheckpointError, TrialError
 from tuner.sdk.result import Result
+from tuner.sdk.trial_result import TrialResult
 from tuner.store import Store
 from tuner.trials.checkpoints import transfer
 
@@ -93,6 +95,17 @@ def test_a_search_without_output_says_that_it_found_nothing(
     tuner.run(lambda config: 1.0, {"x": tuner.uniform(0, 1)}, **options)
     assert capfd.readouterr().err == ""
     tuner.shutdown()
+
+
+def test_a_trial_that_an_earlier_version_has_pickled_can_be_read(sqlite_store: Store, tmp_path: Path) -> None:
+    """A pickle has the values of the fields in their order, without their names, and that version had no `waiting`."""
+    trial = dataclasses.replace(won_by(sqlite_store, elsewhere(tmp_path)).trials[0], waiting="for a GPU")
+    assert pickle.loads(pickle.dumps(trial)).waiting == "for a GPU"
+    names = [one.name for one in dataclasses.fields(trial)]
+    read = object.__new__(TrialResult)
+    read.__setstate__([getattr(trial, name) for name in names if name != "waiting"])
+    assert (read.repeat_of, read.history, read.waiting) == (trial.repeat_of, trial.history, None)
+    assert read == dataclasses.replace(trial, waiting=None)
 
 
 def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_path: Path) -> None:

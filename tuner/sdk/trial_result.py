@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.segments import CheckpointInfo
@@ -51,12 +52,13 @@ class TrialResult:
     # The trial's newest checkpoint; result.best_checkpoint belongs to the best value.
     checkpoint: Checkpoint | None = field(repr=False)
     repeat_of: int | None = None  # the number of the trial whose configuration it evaluates again
-    waiting: str | None = None  # why it has not started yet; None if it does not wait to start
     history: list[dict[str, float]] = field(repr=False)
     """One dict for each report: its metrics, training_iteration, segment, time, and the `step` that was passed, if any.
 
     A metric that is itself called training_iteration, segment or time is under ``metrics/training_iteration`` and so on.
     """
+    # A pickle has the values of the fields in this order, so new fields belong here.
+    waiting: str | None = None  # why it has not started yet; None if it does not wait to start
     COLUMNS: ClassVar[notebook.Columns] = (
         ("trial", True), ("state", False), ("iterations", True), ("best value", True), ("config", False), ("reason", False),
     )  # fmt: skip
@@ -91,6 +93,11 @@ class TrialResult:
                 ]
             ),
         )
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Take the values of the fields from a pickle. That of an earlier version lacks the last ones, whose default is None."""
+        for one, value in itertools.zip_longest(fields(self), state):
+            object.__setattr__(self, one.name, value)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(not_here("trial of a Result", name, _OF_A_TRIAL))
