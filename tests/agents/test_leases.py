@@ -11,6 +11,7 @@ from tuner.agents.leases import Leases
 from tuner.errors import ServiceError
 
 MOVED = {"location": "https://tuner.example.com/here"}
+NEGOTIATED = {"content-location": "error.html.en"}  # as Apache sends it with a page in several languages
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ MOVED = {"location": "https://tuner.example.com/here"}
         (httpx.Response(200, html="<html>Please log in</html>"), "200 OK from .* which may not be a tuner service"),
         (httpx.Response(410, html="<html>gone</html>"), "410 Gone from .* which may not be a tuner service"),
         (httpx.Response(301, html="<html>moved</html>", headers=MOVED), "redirects to https://tuner.example.com/here"),
+        (httpx.Response(410, html="<html>gone</html>", headers=NEGOTIATED), "410 Gone from .* which may not be"),
     ],
 )
 def test_an_answer_of_another_server_is_explained(answer: httpx.Response, said: str) -> None:

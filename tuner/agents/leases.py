@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,9 @@ CALL_S = 60.0
 """Seconds to wait for the answer to a call before repeating it."""
 PATIENCE_S = 3600.0
 """Seconds for which a call is repeated if the service does not answer. The trial may have to wait this long."""
+_NO_TRIAL = 204
 _GONE = 410
+_PLACE = re.compile(r"/experiments/([^/]+)/assignments$")
 
 Assignment = Mapping[str, Any]
 """A trial that the service has leased to this agent, as a dict with the fields of `tuner.api.schemas.Assignment`."""
@@ -150,8 +153,8 @@ class Leases:
         if answer is None:
             assert error is not None
             raise protocol.unreachable(self.address, error)
-        if location := answer.headers.get("Content-Location"):  # no trial is available; older services do not send this
-            self._experiment = location.split("/")[-2]
+        if answer.status_code == _NO_TRIAL and (place := _PLACE.search(answer.headers.get("Content-Location", ""))):
+            self._experiment = place[1]  # older services do not send this
         if answer.status_code == _GONE:
             raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)
