@@ -103,6 +103,11 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
             ("null needs limits.time_budget_s, because the experiment would never end without it"),
         ),
         ({"name": None}, "/name", "must not be null"),
+        (
+            {"name": "exp_0123456789abcdef0123"},
+            "/name",
+            "has the form of an experiment's id, so it would be taken for one: choose another name",
+        ),
         ({"tags": {"a=b": "c"}}, "/tags/a=b", 'has control characters or "="'),
         ({"tags": {str(n): "" for n in range(51)}}, "/tags", "an experiment has at most 50 tags"),
         ({"notes": "a\0b"}, "/notes", "has characters that cannot be stored"),

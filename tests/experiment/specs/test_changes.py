@@ -59,3 +59,9 @@ def test_the_last_limit_stays_if_the_other_was_removed_before() -> None:
     assert caught.value.errors == [("/limits/budget", message)]
     for other in (timed(budget=3.0, scheduler={"type": "freeze_thaw"}), spec.amended({"num_samples": 4})):
         assert parse_changes(other, {"limits": {"budget": None}}) == {"limits": {"budget": None}}
+
+
+def test_a_name_that_is_not_changed_is_not_checked() -> None:
+    """Experiments of earlier versions may have a name in the form of an id."""
+    spec = a_spec(name="exp_0123456789abcdef0123")
+    assert parse_changes(spec, {"name": spec.name, "notes": "good"}) == {"notes": "good"}

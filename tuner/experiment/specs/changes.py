@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from tuner.domain.experiment import Spec
 from tuner.driver.assemble import runs_grid, why_no_repeats
 from tuner.errors import SpecError
-from tuner.experiment.specs.checks import check_repeats, check_strings, plain_json
+from tuner.experiment.specs.checks import check_name, check_repeats, check_strings, plain_json
 from tuner.experiment.specs.messages import Errors, in_words, pointer_to
 from tuner.experiment.specs.model import MOST_TAGS, OPTIONS, SECTION, STRICT, Name, TagKey, TagValue
 from tuner.experiment.specs.respace import respaced
@@ -101,8 +101,10 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True, has_default: boo
     if errors:
         raise SpecError(errors)
     check_strings(plain, errors)
-    if "name" in given:
+    if model.name is not None:
         found["name"] = model.name
+        if model.name != spec.name:  # an experiment of an earlier version may have such a name
+            check_name(model.name, errors)
     for name in ("notes", "priority", "weight"):
         if name in given:
             found[name] = getattr(model, name)

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import ValidationError
 
 from tuner.domain.experiment import PRINTABLE, Scaling, Spec
+from tuner.domain.keys import may_be_experiment_id
 from tuner.errors import SpecError
 from tuner.experiment.specs.messages import Errors, shown
 from tuner.experiment.specs.model import SECTION, Written
@@ -186,6 +187,14 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
     for name, value in variables.items():
         if not isinstance(value, str):
             errors.append((f"/runtime_env/env_vars/{escape(name)}", f"expected a string, got {shown(value)}"))
+
+
+def check_name(name: str, errors: Errors) -> None:
+    """Check that the name of an experiment cannot be taken for an id."""
+    if may_be_experiment_id(name):
+        errors.append(
+            ("/name", "has the form of an experiment's id, so it would be taken for one: choose another name")
+        )
 
 
 def check_strings(plain: Mapping[str, Any], errors: Errors, text: str | None = None) -> None:

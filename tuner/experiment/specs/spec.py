@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from tuner import schedulers, search
 from tuner.domain.experiment import SECTIONS, Objective, Spec
-from tuner.domain.keys import may_be_experiment_id
 from tuner.driver.assemble import Parts, set_up
 from tuner.driver.parts import resolved_json
 from tuner.errors import SpecError
 from tuner.experiment.specs.checks import (
     check_elastic,
     check_entrypoint,
+    check_name,
     check_sections,
     check_strings,
     plain_and_text,
@@ -68,10 +68,7 @@ def parse_spec(
         check_strings(plain, errors, text)
         if spec is not None:
             check_elastic(spec, errors)
-            if may_be_experiment_id(spec.name):
-                errors.append(
-                    ("/name", "has the form of an experiment's id, so it would be taken for one: choose another name")
-                )
+            check_name(spec.name, errors)
     check_sections(plain, model, errors)
     space, parts = _checked_parts(plain, space_blob, parts, errors)
     resolved: Mapping[str, Any] = {}
