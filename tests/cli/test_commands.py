@@ -241,4 +241,5 @@ def test_an_argument_that_is_not_in_the_encoding_of_the_locale_is_an_error(tmp_p
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(r"error: 's\udcfcche' has bytes that are not utf-8")
+    assert "set LC_ALL to a locale with the encoding of this argument" in done.stderr, "that of UTF-8 is set already"
     assert done.stderr.count("\n") == 1

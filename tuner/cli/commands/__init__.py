@@ -64,7 +64,7 @@ def main(early: Any = None) -> None:
         # Python reads bytes of the command line that are not in the locale's encoding as surrogates.
         print(
             f"error: {error.object!r} has bytes that are not {sys.getfilesystemencoding()}, the encoding of this locale; set "
-            "LANG=C.UTF-8, or use the experiment's id in place of its name",
+            "LC_ALL to a locale with the encoding of this argument, or use the experiment's id in place of its name",
             file=sys.stderr,
         )
         sys.exit(exit_code(SpecError("")))
