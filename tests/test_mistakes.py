@@ -106,10 +106,15 @@ def test_a_group_of_constants_is_not_wondered_at(recwarn: pytest.WarningsRecorde
 
 
 def test_a_threshold_of_a_metric_that_is_minimized_is_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
-    with pytest.warns(UserWarning, match=r"at or above 0.1, though loss is minimized.*metrics\['loss'\] <= 0.1"):
+    with pytest.warns(
+        UserWarning, match=r"at or above 0.1, though loss is minimized.*metrics\['loss'\] <= 0.1.*Stopper"
+    ):
         run(num_samples=0, stop={"loss": 0.1})
     recwarn.clear()
     run(num_samples=0, stop={"loss": 0.1}, mode="max")
+    run(
+        num_samples=0, stop=tuner.stoppers.ThresholdStopper({"loss": 1e6})
+    )  # the warning names it, for trials that diverge
     run(num_samples=0, stop={"accuracy": 0.9, "training_iteration": 3})
     assert not recwarn.list
 

@@ -121,7 +121,8 @@ def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:
     at = stop[metric]
     warnings.warn(
         f"stop={{{metric!r}: {at!r}}} ends each trial whose {metric} is at or above {at!r}, though {metric} is minimized. To end "
-        f"trials that reach {at!r}, pass stop=lambda number, metrics: metrics[{metric!r}] <= {at!r}",
+        f"trials that reach {at!r}, pass stop=lambda number, metrics: metrics[{metric!r}] <= {at!r}. To end trials that diverge, "
+        f"pass stop=tuner.stoppers.ThresholdStopper({dict(stop)!r}), which does the same as now without this warning",
         UserWarning,
         stacklevel=above_this_package(),
     )
