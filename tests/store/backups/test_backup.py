@@ -220,6 +220,34 @@ def test_a_backup_to_a_full_disk_names_its_file(
     assert not target.exists()
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("step", ["the tables", "the rows"])
+def test_a_backup_of_postgresql_to_a_full_disk_names_its_file(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with Store.open(postgres_url) as store:
+        store.experiments.create(a_spec(notes="n" * 100_000))
+    connect, set_journal = sqlite3.connect, connections._without_write_ahead
+
+    def small(file: Any, *arguments: Any, **options: Any) -> Any:
+        connection = connect(file, *arguments, **options)
+        connection.execute("PRAGMA max_page_count=1")  # which means its present size, if that is larger
+        return connection
+
+    def without_room(cursor: Any) -> None:
+        set_journal(cursor)
+        cursor.execute("PRAGMA max_page_count=10")
+
+    if step == "the tables":
+        monkeypatch.setattr(connections, "_without_write_ahead", without_room)
+    else:
+        monkeypatch.setattr(sqlite3, "connect", small)
+    target = tmp_path / "backup.db"
+    with pytest.raises(StoreError, match=rf"^the backup to {target} has failed: database or disk is full"):
+        backup(postgres_url, target)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
@@ -142,6 +143,7 @@ def _errors(what: str, remedy: str = "") -> Iterator[None]:
     """Turn errors of SQLite into a StoreError that says what failed. Add the remedy if the file is damaged or no database."""
     try:
         yield
-    except sqlite3.Error as error:
-        damaged = type(error) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses
-        raise StoreError(f"{what}: {error}{remedy if damaged else ''}") from error
+    except (sqlite3.Error, DBAPIError) as error:
+        found = error.orig if isinstance(error, DBAPIError) else error
+        damaged = type(found) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses
+        raise StoreError(f"{what}: {found}{remedy if damaged else ''}") from error

@@ -220,14 +220,17 @@ def translated(backend: str, file: str | None = None) -> Iterator[None]:
     except DBAPIError as error:
         raise translate(error.orig or error, backend, file) from error
     except Exception as error:
-        if is_of_driver(error):
+        if is_of_driver(error, backend):
             raise translate(error, backend, file) from error
         raise
 
 
-def is_of_driver(error: Exception) -> bool:
-    """Return whether the database's driver raised this error."""
-    return type(error).__module__.split(".")[0] in ("sqlite3", "psycopg")
+_DRIVERS = {"sqlite": "sqlite3", "postgresql": "psycopg"}
+
+
+def is_of_driver(error: Exception, backend: str) -> bool:
+    """Return whether the driver of this database raised the error."""
+    return type(error).__module__.split(".")[0] == _DRIVERS[backend]
 
 
 def translate(error: BaseException, backend: str, file: str | None = None) -> StoreError:

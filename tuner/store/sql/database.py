@@ -120,7 +120,7 @@ def _run_all(shares: Sequence[Share[Any]], cursor: Cursor) -> None:
 
 def _undo(cursor: Cursor, savepoint: str, error: Exception) -> None:
     """Raise the error if it comes from the database, which may have ended the transaction; otherwise go back to the savepoint."""
-    if is_of_driver(error):
+    if is_of_driver(error, cursor.backend):
         raise error
     cursor.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
     cursor.stored_code.clear()
