@@ -17,8 +17,10 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "tuner", tmp_path / "tuner", ignore=shutil.ignore_patterns("_web"))
-    shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
+    # Another process may be compiling a module: Python then renames a file such as `page.cpython-312.pyc.140234`.
+    ignored = shutil.ignore_patterns("_web", "*.pyc.*")
+    shutil.copytree(ROOT / "tuner", tmp_path / "tuner", ignore=ignored)
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=ignored)
     return tmp_path
 
 
