@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
+from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -270,3 +272,20 @@ def worded(category: Any) -> Any:
     if named := _NAMED.fullmatch(text):  # for a function or a class, the name is enough
         return named[1].rpartition(".<locals>.")[2] if named[0].startswith("<function") else named[1].rpartition(".")[2]
     return text[:200]
+
+
+def config_as_json(value: Any) -> Any:
+    """Return a configuration as JSON values. Python objects become words, which are the same in every process."""
+    match value:
+        case Mapping():
+            return {str(name): config_as_json(part) for name, part in value.items()}
+        case list() | tuple():
+            return [config_as_json(part) for part in value]
+        case bool():
+            return value
+        case Integral():  # also a number of NumPy that a function of `sample_from` has returned
+            return int(value)
+        case Real():
+            return float(value)
+        case _:
+            return worded(value)

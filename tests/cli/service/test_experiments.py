@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -162,7 +163,12 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a search whose parameters are Python objects, in a home of its own."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TUNER_DATABASE_URL", raising=False)
-    space = {"act": tuner.choice([Act]), "mixed": tuner.grid_search([3, "three", None]), "layers": [1, 2]}
+    space = {
+        "act": tuner.choice([Act]),
+        "mixed": tuner.grid_search([3, "three", None]),
+        "layers": [1, 2],
+        "batch": tuner.sample_from(lambda: np.int64(32)),
+    }
     with tuner.create_study(space, metric="loss", mode="min", num_samples=1, name="objects") as study:
         while (trial := study.ask()) is not None:
             trial.tell({"loss": 0.5})
@@ -171,7 +177,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("objects")
 def test_python_objects_in_configurations_are_named() -> None:
     found = json.loads(output("best", "objects"))["config"]
-    assert (found["act"], found["layers"]) == ("Act", [1, 2])
+    assert (found["act"], found["layers"], found["batch"]) == ("Act", [1, 2], 32)
     shown = json.loads(output("show", "objects", "--json"))
     assert [trial["config"]["act"] for trial in shown["trials"]] == ["Act"] * 3
     assert '"act": "Act"' in output("show", "objects")

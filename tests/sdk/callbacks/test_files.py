@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tuner
@@ -91,3 +94,19 @@ def scalars(path: Path) -> list[tuple[str, int]]:
         found += [(value.tag, event.step) for value in event.summary.value if value.HasField("simple_value")]
         at += 16 + size
     return found
+
+
+def test_python_objects_in_a_configuration_have_the_same_text_in_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses had come into the files, and into the runs of Weights & Biases."""
+    config = {"act": rows, "data": [object()], "net": {"width": np.int64(3)}, "lr": 0.1, "bias": True, "seed": None}
+    shown = {"act": "rows", "data": ["<object object>"], "net": {"width": 3}, "lr": 0.1, "bias": True, "seed": None}
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config=config, params={})
+    started: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: started.append(given)))
+    for callback in (tuner.callbacks.CSVLoggerCallback(), tuner.callbacks.WandbLoggerCallback()):
+        callback.setup(folder=str(tmp_path), name="n", experiment_id="e", metric="loss", mode="min")
+        callback.on_trial_start(trial=trial)
+    assert json.loads((tmp_path / "csv" / "trial_00000" / "params.json").read_text()) == shown
+    assert started[0]["config"] == shown

@@ -31,7 +31,7 @@ from tuner.sdk.run import resume
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import url_of
 from tuner.settings import Settings
-from tuner.space.parameter import worded
+from tuner.space.parameter import config_as_json
 from tuner.store import Store
 
 if TYPE_CHECKING:
@@ -227,13 +227,13 @@ def best(found: Result) -> Row | None:
     """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
     if found.best_trial is None:
         return None
-    schedule = [{"iteration": one["iteration"], "config": _plain(one["config"])} for one in found.schedule()]
+    schedule = [{"iteration": one["iteration"], "config": config_as_json(one["config"])} for one in found.schedule()]
     return {
         "trial": found.best_trial.number,
         "metric": found.metric,
         "value": found.best_value,
         "runs": [trial.number for trial in found.best_runs],
-        "config": _plain(found.best_config),
+        "config": config_as_json(found.best_config),
         "schedule": schedule if len(schedule) > 1 else None,
         "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
     }
@@ -258,7 +258,7 @@ def shown(found: Result, next_step: str | None = None) -> Row:
             "state": str(trial.state),
             "iterations": trial.iterations,
             "best_value": trial.best_value,
-            "config": _plain(trial.config),
+            "config": config_as_json(trial.config),
             "reason": trial.reason,
             "waiting": trial.waiting,
         }
@@ -288,15 +288,6 @@ def lines(row: Row) -> Iterator[str]:
         yield f"{trial['number']:>5}  {trial['state']:<10}  {trial['iterations']:>5}  {value:>12}  {why}"
 
 
-def _plain(value: Any) -> Any:
-    """Return a configuration as JSON values. Python objects become words, such as the name of a class, as in `tuner ls`."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value if isinstance(value, float) else worded(value)
-
-
 def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     """Write a result to a file, with a row for each trial, or for each report if `history` is True.
 
@@ -310,7 +301,7 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
         raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
     frame: pd.DataFrame = found.dataframe(history)
     for name in [name for name, kind in frame.dtypes.items() if kind.kind == "O"]:
-        column = frame[name].map(_plain)
+        column = frame[name].map(config_as_json)
         if form == "parquet" and not _has_one_type(column):
             column = column.map(str, na_action="ignore")
         frame[name] = column

@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.domain.keys import trial_id
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.space.parameter import config_as_json
 
 FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
 OWNER = "experiment.txt"
@@ -48,7 +49,7 @@ class CSVLoggerCallback(Callback):
     def _write_params(self, trial: ObservedTrial) -> None:
         path = self.folder / trial.name / "params.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(trial.config, indent=1, default=str) + "\n")
+        path.write_text(json.dumps(config_as_json(trial.config), indent=1) + "\n")
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], event_seq: int, **info: Any) -> None:
         path = self.folder / trial.name / "progress.csv"

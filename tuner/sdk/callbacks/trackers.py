@@ -7,6 +7,7 @@ from typing import Any, Literal
 from tuner.errors import MissingPackage
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.files import metrics_of
+from tuner.space.parameter import config_as_json
 
 
 class MLflowLoggerCallback(Callback):
@@ -117,7 +118,7 @@ class WandbLoggerCallback(Callback):
             self._runs[trial.number] = self._wandb.init(
                 id=trial.trial_id,
                 name=trial.name,
-                config=trial.config,
+                config=config_as_json(trial.config),
                 resume="allow",
                 reinit="create_new",
                 **self._given,
@@ -128,7 +129,7 @@ class WandbLoggerCallback(Callback):
         self._run(trial)
 
     def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._run(trial).config.update(trial.config, allow_val_change=True)
+        self._run(trial).config.update(config_as_json(trial.config), allow_val_change=True)
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
         step = result["training_iteration"]
