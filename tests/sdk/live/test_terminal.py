@@ -29,7 +29,7 @@ def test_output_for_a_full_disk_is_dropped_and_stderr_is_told_once(capsys: pytes
     console.print("running")
     console.print("completed")
     tell("a note", full)
-    assert capsys.readouterr().err == "output of the search is lost, which continues: No space left on device\n"
+    assert capsys.readouterr().err == "the search continues, but its output is lost: No space left on device\n"
 
 
 def test_a_device_without_room_raises_nothing_when_it_is_flushed() -> None:
@@ -47,6 +47,14 @@ def test_characters_that_the_encoding_lacks_are_escaped() -> None:
     LastingConsole(file=stream).print("süß")
     tell("Größe", stream)
     assert written.getvalue() == b"s\\xfc\\xdf\nGr\\xf6\\xdfe\n"
+
+
+def test_output_for_a_stream_that_the_script_has_closed_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    closed = io.StringIO()
+    closed.close()
+    LastingConsole(file=closed).print("running")
+    tell("a note", closed)
+    assert capsys.readouterr().err == "the search continues, but its output is lost: I/O operation on closed file\n"
 
 
 def test_what_comes_later_is_written_again_once_there_is_room() -> None:

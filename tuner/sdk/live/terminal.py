@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 from rich.console import Console
 
 _told: set[str] = set()
-"""The reasons why output could not be written, of which stderr has been told."""
+"""Why output could not be written, as far as stderr has been told."""
 
 
 class LastingConsole(Console):
@@ -62,12 +62,12 @@ class _Lasting:
             yield
         except BrokenPipeError:
             raise
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, ValueError) as error:  # ValueError: the script has closed the stream
+            why = (error.strerror if isinstance(error, OSError) else "") or str(error)
             if why not in _told:
                 _told.add(why)
                 with contextlib.suppress(Exception):  # stderr may have the same trouble
-                    print(f"output of the search is lost, which continues: {why}", file=sys.stderr, flush=True)
+                    print(f"the search continues, but its output is lost: {why}", file=sys.stderr, flush=True)
 
 
 def tell(text: str, file: IO[str] | None = None) -> None:
