@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,3 +112,23 @@ def test_python_objects_in_a_configuration_have_the_same_text_in_every_process(
         callback.on_trial_start(trial=trial)
     assert json.loads((tmp_path / "csv" / "trial_00000" / "params.json").read_text()) == shown
     assert started[0]["config"] == shown
+
+
+LOGGED = """
+import sys
+import tuner
+for number in (1, 2):
+    logger = tuner.callbacks.CSVLoggerCallback(sys.argv[1])
+    logger.setup(folder=sys.argv[1], name="n", experiment_id="e", metric="loss", mode="min")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    logger.on_trial_result(trial=trial, result={"gr\\xf6\\xdfe": number}, event_seq=number)
+"""
+
+
+def test_a_csv_file_is_utf_8_in_any_locale(tmp_path: Path) -> None:
+    """In an ASCII locale, a metric with another character had made each call of the logger fail."""
+    plain = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", LOGGED, str(tmp_path)]
+    done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trial_00000" / "progress.csv").read_bytes() == "event_seq,größe\r\n1,1\r\n2,2\r\n".encode()

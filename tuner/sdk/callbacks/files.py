@@ -59,7 +59,7 @@ class CSVLoggerCallback(Callback):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         row = {"event_seq": event_seq, **{name: value for name, value in result.items() if name != "config"}}
-        with open(path, "a+", newline="") as file:
+        with open(path, "a+", encoding="utf-8", newline="") as file:
             file.seek(0)
             columns = next(csv.reader(file), None)
             file.seek(0, os.SEEK_END)
@@ -91,7 +91,7 @@ def _has_rows_of(trial: Path, experiment_id: str) -> bool:
     number, progress = trial.name.removeprefix("trial_"), trial / "progress.csv"
     if not number.isdecimal() or not progress.exists():
         return False
-    with open(progress, newline="") as file:
+    with open(progress, encoding="utf-8", newline="") as file:
         row = next(csv.DictReader(file), None)
     return row is not None and row.get("trial_id") == trial_id(experiment_id, int(number))
 
