@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 from rich.console import Console
 
 _told: set[str] = set()
-"""Why output could not be written, as far as stderr has been told."""
+"""The errors of which stderr has been told."""
 
 
 class LastingConsole(Console):
