@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -248,6 +249,23 @@ def test_processes_that_an_import_has_started_end_with_the_check(alone: Entrypoi
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert len(list(tmp_path.glob("pid-*"))) == 2
+
+
+def test_a_process_that_runs_as_another_user_is_left_alone() -> None:
+    """The process that checks entrypoints had ended, and so every check of this entrypoint had failed."""
+    code = """
+import os
+from tuner.usercode import import_check
+
+def kill(pid, signal):
+    raise PermissionError(1, "Operation not permitted")
+
+found = iter([set(), {999_999_999}, {999_999_999}])
+import_check._children, os.kill = lambda: next(found), kill
+print(import_check.in_a_child(lambda: {"hash": "x"}, 30))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{'hash': 'x'}\n", done.stderr
 
 
 def test_a_module_that_starts_a_search_when_it_is_imported_is_refused(

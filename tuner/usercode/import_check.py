@@ -131,8 +131,13 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
     _, status = os.waitpid(child, 0)
     while left := _children() - before:  # those of a process that has ended become children of this one
         for one in left:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(one, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except PermissionError:  # it runs as another user, such as a command of `sudo`
+                before.add(one)
+                continue
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(one, 0)
     if late:
