@@ -35,6 +35,8 @@ def process(*arguments: str, **environment: str) -> Iterator[int]:
     command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **environment}) as started:
         try:
+            while not psutil.Process(started.pid).environ():
+                pass  # it is empty for a moment while the program is loaded
             yield started.pid
         finally:
             started.kill()
