@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -249,6 +250,20 @@ def test_processes_that_an_import_has_started_end_with_the_check(alone: Entrypoi
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert len(list(tmp_path.glob("pid-*"))) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its orphaned descendants")
+def test_the_shared_memory_that_an_import_has_made_is_deleted(alone: EntrypointChecker, tmp_path: Path) -> None:
+    """A process of multiprocessing deletes it after the import's process has ended. It had been killed before it could."""
+    name = f"tuner-test-{os.getpid()}"
+    source = f"""
+        from multiprocessing.shared_memory import SharedMemory
+        block = SharedMemory({name!r}, create=True, size=1000)
+        def train(config): ...
+    """
+    alone.check("shares:train", [module(tmp_path, "shares", source)])
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(name)
 
 
 def test_a_process_that_runs_as_another_user_is_left_alone() -> None:
