@@ -252,6 +252,16 @@ def test_processes_that_an_import_has_started_end_with_the_check(alone: Entrypoi
     assert len(list(tmp_path.glob("pid-*"))) == 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_the_folder_of_an_entrypoint_may_have_a_name_that_is_not_utf_8(
+    checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/by\xfcte"))
+    folder.mkdir()
+    module(folder, "oddly_placed", "def train(config): ...")
+    assert checker.check("oddly_placed:train", [str(folder)]).name == "oddly_placed:train"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its orphaned descendants")
 def test_the_shared_memory_that_an_import_has_made_is_deleted(alone: EntrypointChecker, tmp_path: Path) -> None:
     """A process of multiprocessing deletes it after the import's process has ended. It had been killed before it could."""

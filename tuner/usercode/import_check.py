@@ -293,7 +293,7 @@ def _installed(path: str) -> bool:
 def _digest(entrypoint: str, files: Sequence[File]) -> str:
     content = hashlib.blake2b(f"{entrypoint}\0{platform.python_version()}".encode(), digest_size=16)
     for path, _, _ in files:
-        content.update(path.encode() + b"\0")
+        content.update(os.fsencode(path) + b"\0")
         content.update(Path(path).read_bytes())
     return content.hexdigest()
 
