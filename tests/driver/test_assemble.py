@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.driver.bench import Bench
-from tests.experiment.specs.test_spec import SPEC
 from tuner.experiment.specs.spec import parse_spec
 
+SPACE = {"x": {"type": "uniform", "lower": 0, "upper": 1}}
 SEARCH: dict[str, Any] = {"type": "random", "constraints": {"size": {"max": 0.5}}}
 
 
@@ -19,7 +19,8 @@ SEARCH: dict[str, Any] = {"type": "random", "constraints": {"size": {"max": 0.5}
 def test_constraints_rank_trials_only_in_searches_that_began_so(kind: str, old: bool) -> None:
     """By the other rule, a restarted driver stopped the trials that had won, or never resumed any trial that had lost."""
     scheduler = {"type": kind, "reduction_factor": 3}
-    resolved = parse_spec({**SPEC, "scheduler": scheduler, "search": SEARCH}).resolved
+    asked = {"entrypoint": "module:train", "space": SPACE, "metric": "loss", "mode": "min", "max_t": 9}
+    resolved = parse_spec({**asked, "scheduler": scheduler, "search": SEARCH}).resolved
     assert resolved["constraints_rank"]
     if old:
         resolved = {name: value for name, value in resolved.items() if name != "constraints_rank"}
