@@ -24,6 +24,7 @@ from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import PB2, PopulationBasedTraining, from_json
 from tuner.schedulers.pbt.explore import Explorer, read_mutations
+from tuner.search.constraints import read
 from tuner.space import Space, choice, loguniform, randint, uniform
 
 
@@ -227,6 +228,20 @@ def test_says_why_with_numbers() -> None:
         "copies weights and parameters of trial 0: at iteration 1, m 0.1 is rank 2 of 2, and trial 0 has 0.9"
     )
     assert exploit.params["width"] == 16
+
+
+@pytest.mark.parametrize(
+    ("size", "how"), [(1.0, "satisfies them"), (6.0, "violates them less"), (7.0, "violates them as much")]
+)
+def test_says_how_the_donor_meets_the_constraints(size: float, how: str) -> None:
+    limits = tuple(read({"size": {"max": 5}}))
+    feed = Feed(PopulationBasedTraining(perturbation_interval=1), context(num_samples=2, constraints=limits))
+    for _ in range(2):
+        feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
+    feed.report(0, 1, 0.5, {"size": size})
+    (exploit,) = feed.report(1, 1, 0.9, {"size": 7.0})
+    assert "it violates the constraints and" in exploit.reason
+    assert f", and trial 0 {how}" in exploit.reason
 
 
 def test_what_the_donor_drew_as_it_ran_goes_along() -> None:

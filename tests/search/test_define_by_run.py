@@ -236,3 +236,12 @@ def test_a_sampler_of_a_grid_needs_a_space() -> None:
         DefineByRunSearch(optuna.samplers.GridSampler(grid)).setup(task())
     study = Study(DefineByRunSearch(optuna.samplers.GridSampler(grid)), task({"x": tuner.uniform(-5, 5)}))
     assert sorted(study.optimize(lambda ask: ask("x", X), 2)) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["random", "tpe"])
+def test_the_constraints_of_the_given_searcher_hold(kind: str) -> None:
+    """They had been ignored, so the best trial could be one that violates them."""
+    searcher = DefineByRunSearch({"type": kind, "constraints": {"size": {"max": 5}}})
+    [constraint] = searcher.metric_constraints()
+    assert (constraint.metric, constraint.side, constraint.bound) == ("size", "max", 5)
+    assert list(DefineByRunSearch(kind).metric_constraints()) == []

@@ -127,6 +127,13 @@ def test_the_bounds_of_a_stepped_domain_are_values_of_it() -> None:
     assert not far.contains(1e12 + 1)
 
 
+@pytest.mark.parametrize("domain", [quniform(0, 1, 0.001), qrandn(0, 1, 0.001)])
+def test_a_number_that_is_too_large_to_be_divided_by_the_step_is_outside_of_a_stepped_domain(domain: Any) -> None:
+    [parameter] = Space.from_python({"x": domain}).parameters
+    assert not parameter.contains(1e308)
+    assert not parameter.contains(-1e308)
+
+
 def test_objects_of_ray_tune_have_the_same_bounds() -> None:
     from ray import tune
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -248,6 +250,47 @@ def test_processes_that_an_import_has_started_end_with_the_check(alone: Entrypoi
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert len(list(tmp_path.glob("pid-*"))) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_the_folder_of_an_entrypoint_may_have_a_name_that_is_not_utf_8(
+    checker: EntrypointChecker, tmp_path: Path
+) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/by\xfcte"))
+    folder.mkdir()
+    module(folder, "oddly_placed", "def train(config): ...")
+    assert checker.check("oddly_placed:train", [str(folder)]).name == "oddly_placed:train"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its orphaned descendants")
+def test_the_shared_memory_that_an_import_has_made_is_deleted(alone: EntrypointChecker, tmp_path: Path) -> None:
+    """A process of multiprocessing deletes it after the import's process has ended. It had been killed before it could."""
+    name = f"tuner-test-{os.getpid()}"
+    source = f"""
+        from multiprocessing.shared_memory import SharedMemory
+        block = SharedMemory({name!r}, create=True, size=1000)
+        def train(config): ...
+    """
+    alone.check("shares:train", [module(tmp_path, "shares", source)])
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(name)
+
+
+def test_a_process_that_runs_as_another_user_is_left_alone() -> None:
+    """The process that checks entrypoints had ended, and so every check of this entrypoint had failed."""
+    code = """
+import os
+from tuner.usercode import import_check
+
+def kill(pid, signal):
+    raise PermissionError(1, "Operation not permitted")
+
+found = iter([set(), {999_999_999}, {999_999_999}])
+import_check._children, os.kill = lambda: next(found), kill
+print(import_check.in_a_child(lambda: {"hash": "x"}, 30))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{'hash': 'x'}\n", done.stderr
 
 
 def test_a_module_that_starts_a_search_when_it_is_imported_is_refused(

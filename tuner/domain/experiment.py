@@ -281,7 +281,9 @@ class Spec:
     # The scheduler and the search after "auto" and inherited options were resolved: {"scheduler": {...},
     # "search": {...} or None, "constraints": {...}, "budget": "in words", "runtime_env": {...}}. "search" is None if the
     # scheduler proposes configurations itself. "runtime_env" has the URIs of the packages into which local directories were
-    # packed when the experiment was created. The last three are left out if there are none. No decision depends on this.
+    # packed when the experiment was created. The last three are left out if there are none. Two more tell the drivers of later
+    # versions by which rules the search began: "num_samples" of a grid, and "constraints_rank", which is True if all schedulers
+    # rank trials by the constraints.
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property

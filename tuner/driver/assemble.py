@@ -20,6 +20,8 @@ from tuner.space import Space
 
 DEFAULT_SAMPLES = 100
 """The number of trials to start if neither num_samples nor a time budget is set."""
+BY_OBJECTIVE = frozenset(["asha_promotion", "hyperband", "median", "moasha", "pbt", "pb2"])
+"""The types of the schedulers that compared trials by the objective alone in the version before, whatever the constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ def set_up(
         searcher.setup(task)
     grid = not scheduler.PROPOSES and not mistakes.found  # a grid has more points than num_samples
     total = searcher.total() if grid else spec.num_samples
-    context = _context(spec, space, saves_checkpoints, total, tuple(searcher.metric_constraints()))
+    constraints = tuple(searcher.metric_constraints())
+    if spec.resolved and "constraints_rank" not in spec.resolved and scheduler.TYPE in BY_OBJECTIVE:
+        constraints = ()  # the version before made the decisions in the log, and a scheduler with another rule cannot follow them
+    context = _context(spec, space, saves_checkpoints, total, constraints)
     with mistakes:
         scheduler.setup(context)
     own = getattr(scheduler, "max_t", None)

@@ -203,6 +203,7 @@ def _as_replayed(spec: Spec, scheduler: Scheduler | None, record: Recording, slo
         limits=limits,
         scaling=replace(spec.scaling, max_workers=None),
         checkpoint=CheckpointPolicy(interval_s=None),
+        resolved={},  # by the rules of this version
     )
 
 

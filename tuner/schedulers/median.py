@@ -31,9 +31,8 @@ class TrialMeans:
     t: float  # the value of time_attr at its furthest report
     yielded: float  # the t at which the trial last gave up its worker group; its start if it never has
     violating: bool = True  # whether no report since the grace period has satisfied the constraints
-    total: float = (
-        0.0  # sum of its scores since the grace period within the constraints; if `violating`, of its standings
-    )
+    # sum of its scores since the grace period within the constraints; if `violating`, of its standings
+    total: float = 0.0
     count: int = 0
     times: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)  # the running mean at each of `times`
@@ -194,12 +193,9 @@ class MedianStoppingRule(Scheduler):
         objective = self.context.objective
         where = f"at {time_in_words(self.context.time_attr, state.courses[number].t)}: "
         if violates(best):
-            others = (
-                "the median of {} other trials violates them less"
-                if violates(median)
-                else "most of {} other trials have"
-            )
-            return f"{where}no report of it has satisfied the constraints, and {others.format(count)}"
+            others = f"{count} other trials"
+            why = f"the median of {others} violates them less" if violates(median) else f"most of {others} have"
+            return f"{where}no report of it has satisfied the constraints, and {why}"
         side = "below" if objective.mode == "max" else "above"
         return (
             f"{where}its best value {reported(objective, best)} is {side} {reported(objective, median)}, "

@@ -139,6 +139,8 @@ class Parameter:
                     return False
                 if self.step is None:
                     return bool(self.lower <= value <= self.upper)
+                if math.isinf(float(value) / self.step):
+                    return False
                 return bool(abs(value - self._snap(value)) <= min(1e-9 * max(self.step, abs(value)), self.step / 2))
 
     def normal_form(self, value: Any) -> Any:

@@ -36,6 +36,8 @@ HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas"
 
 MAX_FILES = 2_000
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
+_CLEAN_UP_S = 5.0  # seconds that processes which an import has started may take to end
+_LOOK_S = 0.01  # seconds between two looks at the processes that are left
 
 File = tuple[str, int, int]  # path, mtime in ns, size
 
@@ -129,12 +131,7 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
     if late:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    while left := _children() - before:  # those of a process that has ended become children of this one
-        for one in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(one, 0)
+    _end_all_but(before)
     if late:
         return {"error": f"importing the entrypoint takes longer than {timeout_s:g} s"}
     if not text:
@@ -143,6 +140,31 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
         return {"error": f"importing the entrypoint ends the process, {how}"}
     answer = json.loads(text)
     return dict(answer)
+
+
+def _end_all_but(kept: set[int]) -> None:
+    """End the children of this process except those in `kept`, and their children, which become children of this process.
+
+    They are asked to end, and killed later: one may still have to clean up after the others, such as the process that deletes
+    the shared memory of multiprocessing once nobody uses it. That process ignores the request.
+    """
+    asked: set[int] = set()
+    until = time.monotonic() + _CLEAN_UP_S
+    while left := _children() - kept:
+        late = time.monotonic() >= until
+        for one in left:
+            try:
+                if late or one not in asked:
+                    os.kill(one, signal.SIGKILL if late else signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+            except PermissionError:  # it runs as another user, such as a command of `sudo`
+                kept.add(one)
+                continue
+            asked.add(one)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(one, 0 if late else os.WNOHANG)
+        time.sleep(_LOOK_S)
 
 
 def _children() -> set[int]:
@@ -271,7 +293,7 @@ def _installed(path: str) -> bool:
 def _digest(entrypoint: str, files: Sequence[File]) -> str:
     content = hashlib.blake2b(f"{entrypoint}\0{platform.python_version()}".encode(), digest_size=16)
     for path, _, _ in files:
-        content.update(path.encode() + b"\0")
+        content.update(os.fsencode(path) + b"\0")
         content.update(Path(path).read_bytes())
     return content.hexdigest()
 

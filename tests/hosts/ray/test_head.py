@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tuner.errors import ClusterUnreachable
-from tuner.hosts.ray import head
+from tuner.hosts.ray import head, ray_start
 
 
 def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +35,8 @@ def process(*arguments: str, **environment: str) -> Iterator[int]:
     command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **environment}) as started:
         try:
+            while not psutil.Process(started.pid).environ():
+                pass  # it is empty for a moment while the program is loaded
             yield started.pid
         finally:
             started.kill()
@@ -102,3 +104,12 @@ def test_the_head_is_found_by_a_process_with_another_temporary_directory(
         monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
         assert [one.pid for one in head._processes(home)] == [part]
         assert head.stop_head(home)
+
+
+def test_the_head_that_an_earlier_version_has_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in any temporary directory in which its sockets had room, not only where those of every head have."""
+    monkeypatch.setattr(tempfile, "tempdir", "/scratch/123456")
+    folder = f"/scratch/123456/{head._scratch_name(tmp_path)}"
+    assert ray_start.temporary(head._scratch_name(tmp_path)) == "/tmp"
+    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: folder}) as part:
+        assert [one.pid for one in head._processes(tmp_path)] == [part]

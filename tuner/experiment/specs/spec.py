@@ -269,6 +269,7 @@ def _resolved(spec: Spec, space: Space, parts: Parts, given: bool, errors: Error
         resolved["num_samples"] = whole.num_samples
     if found := searcher.metric_constraints():
         resolved["constraints"] = as_option(found)
+        resolved["constraints_rank"] = True
     if (budget := scheduler.budget_words()) is not None:
         resolved["budget"] = budget
     return resolved

@@ -15,6 +15,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,8 +243,8 @@ def _scratch(home: Path) -> Path:
     """
     try:
         place = _place(home).read_text()
-    except OSError:
-        place = temporary(_scratch_name(home))
+    except OSError:  # if there is a head, an earlier version has started it
+        place = tempfile.gettempdir()
     return Path(place) / _scratch_name(home)
 
 

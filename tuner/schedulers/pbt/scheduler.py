@@ -387,7 +387,8 @@ class PopulationBasedTraining(Scheduler):
             own, theirs = f"{objective.metric} {reported(objective, scores[trial])}", reported(objective, scores[donor])
             compared = f"{own} is rank {rank} of {len(ranking)}, and trial {donor} has {theirs}"
         else:
-            other = "violates them no more" if violates(scores[donor]) else "satisfies them"
+            by = "less" if scores[donor] > scores[trial] else "as much"
+            other = f"violates them {by}" if violates(scores[donor]) else "satisfies them"
             compared = f"it violates the constraints and is rank {rank} of {len(ranking)}, and trial {donor} {other}"
         reason = f"copies weights and parameters of trial {donor}: at {where}, {compared}"
         if how:

@@ -26,6 +26,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
+from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
 from tuner.search.optuna_samplers.study import Mirror, quiet
 from tuner.space import Space
@@ -45,7 +46,8 @@ class DefineByRunSearch(Searcher):
 
     Args:
         search: the searcher that proposes the params of the given space. Its Optuna sampler also draws the other
-            parameters: random, tpe (the default), gp, or any Optuna sampler that keeps no state of its own.
+            parameters: random, tpe (the default), gp, or any Optuna sampler that keeps no state of its own. The
+            searcher's constraints do not influence these.
         warm_start: an `optuna.Study` whose finished trials the searcher learns from, or a list of ``{"params",
             "distributions", "values"}`` as returned by `records_of`.
     """
@@ -99,6 +101,9 @@ class DefineByRunSearch(Searcher):
 
     def is_heavy(self, trials: Population) -> bool:
         return self.search.is_heavy(trials)
+
+    def metric_constraints(self) -> Sequence[Constraint]:
+        return self.search.metric_constraints()
 
     def draw(self, number: int, name: str, distribution: str, trials: Population) -> tuple[Any, dict[str, Any]]:
         """Return the value of a parameter that trial `number` asks for, and the state to store with the trial.

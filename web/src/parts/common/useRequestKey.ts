@@ -1,3 +1,4 @@
+import { exactText } from "../../api/exact";
 import { useState } from "react";
 
 /**
@@ -7,7 +8,7 @@ import { useState } from "react";
 export function useRequestKey(): (content: unknown) => string {
   const [keys] = useState(() => new Map<string, string>());
   return (content) => {
-    const text = JSON.stringify(content);
+    const text = exactText(content);
     const key = keys.get(text) ?? crypto.randomUUID?.() ?? String(Math.random());
     keys.set(text, key);
     return key;
