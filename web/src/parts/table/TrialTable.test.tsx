@@ -1,4 +1,5 @@
 import { MantineProvider } from "@mantine/core";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { fireEvent, render, screen, within } from "@testing-library/react";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { Trial } from "../../api/types";
@@ -49,6 +50,7 @@ function table(
   labels = {},
   trials = TRIALS,
   onChoice: Parameters<typeof TrialTable>[0]["onChoice"] = nothing,
+  more: Partial<Parameters<typeof TrialTable>[0]> = {},
 ) {
   return (
     <MantineProvider env="test">
@@ -75,6 +77,7 @@ function table(
         onCompare={nothing}
         choice={{ hidden: [], pinned: [] }}
         onChoice={onChoice}
+        {...more}
       />
     </MantineProvider>
   );
@@ -140,4 +143,24 @@ it("hides and pins all columns that are chosen before the first change is drawn"
   fireEvent.click(menu.getByRole("button", { name: "pin State" }));
   fireEvent.click(menu.getByRole("button", { name: "pin Last latency" }));
   expect(choice).toEqual({ hidden: ["iteration", "reason"], pinned: ["state", "metric:latency"] });
+});
+
+it("saves the parameters that only trials have which had not been read yet", async () => {
+  const saved: Blob[] = [];
+  vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => `blob:${saved.push(blob as Blob)}`);
+  const later = { ...TRIALS[1]!, id: "trial_2", number: 2, params: { "optimizer/1/momentum": 0.9 } };
+  const more: Parameters<typeof table>[5] = {
+    onAll: () => Promise.resolve([{ items: [...TRIALS, later] }] as never),
+    call: { name: "trials", python: "", reads: [] },
+    choice: { hidden: ["best"], pinned: ["metric:latency"] },
+  };
+  const content = table(null, null, {}, TRIALS, nothing, more);
+  render(<QueryClientProvider client={new QueryClient()}>{content}</QueryClientProvider>);
+  fireEvent.click(screen.getByRole("button", { name: "CSV" }));
+  await vi.waitFor(() => expect(saved).toHaveLength(1));
+  const [heads, ...rows] = (await saved[0]!.text()).trimEnd().split("\r\n");
+  expect(heads!.split(",")[1]).toContain("latency");
+  expect(heads!).toContain("momentum");
+  expect(rows.map((row) => row.split(",")[0])).toEqual(["0", "1", "2"]);
+  expect(rows[2]).toContain(",0.9");
 });

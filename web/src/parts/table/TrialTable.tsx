@@ -238,10 +238,10 @@ export function TrialTable(props: TrialTableProps) {
     const every = pages.flatMap(({ items }) => items);
     const front = fronts && frontsIn(pages);
     const own = columnsOf(every, metric, time_attr, objectives, scope, phone, labels, expected, front, changing);
-    return tableRows(
-      every,
-      shownColumns.map((column) => own.find(({ id }) => id === column.id) ?? column),
-    );
+    // The trials that had not been read yet may have more parameters.
+    const first = layout.filter(({ pinned }) => pinned !== null).map(({ column }) => column.id);
+    const others = own.filter(({ id }) => !first.includes(id) && !hidden.includes(id));
+    return tableRows(every, [...first.flatMap((id) => own.filter((column) => column.id === id)), ...others]);
   };
 
   const head = (tableColumn: TableColumn<Trial>) => {
