@@ -162,6 +162,17 @@ def test_a_name_that_several_have_is_answered_with_their_ids(experiment: str, sq
     assert "no trial 'trl_x'" in str(CliRunner().invoke(app, [command, "trl_x"]).exception)
 
 
+@pytest.mark.parametrize(
+    "command", [["explain"], ["logs"], ["schedule"], ["replay"], ["pause"], ["show"]], ids=lambda command: command[0]
+)
+def test_a_new_home_has_no_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    """A misspelled TUNER_HOME is a home without a database."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "new"))
+    missing = CliRunner().invoke(app, [*command, "nothing"]).exception
+    assert isinstance(missing, NotFound)
+    assert str(missing).startswith("no experiment 'nothing'; the database has no experiments (see TUNER_HOME)")
+
+
 def test_declaring_the_commands_loads_only_what_they_are_declared_with() -> None:
     names = ("sqlalchemy", "numpy", "httpx", "fastapi", "ray")
     code = f"import sys, tuner.cli.commands; print([n for n in {names} if n in sys.modules])"

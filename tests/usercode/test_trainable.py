@@ -156,8 +156,11 @@ def test_what_a_library_adds_to_the_path_makes_no_other_code_of_it(monkeypatch: 
 def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = os.fsencode(tmp_path) + b"/by\xfcte"
     os.mkdir(folder)
+
+    def train(config: dict[str, Any]) -> None: ...
+
     monkeypatch.chdir(os.fsdecode(folder))
-    assert os.fsencode(by_value(uses_a_global).working_dir) == folder
+    assert os.fsencode(by_value(train).working_dir) == folder
 
 
 def test_a_module_that_loads_its_parts_late_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:

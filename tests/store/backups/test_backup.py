@@ -161,7 +161,7 @@ def test_a_restore_names_the_file_that_is_no_database(sqlite_url: str, tmp_path:
     backup(sqlite_url, tmp_path / "copy")
     (tmp_path / "damaged.db").write_bytes(b"not a database" * 100)
     with pytest.raises(
-        StoreError, match=r"damaged\.db: file is not a database; move it away, and restore the backup again"
+        StoreError, match=r"damaged\.db has failed: file is not a database; move it away, and restore the backup again"
     ):
         restore(f"sqlite:///{tmp_path}/damaged.db", tmp_path / "copy", force=force)
     with pytest.raises(StoreError, match=r"damaged\.db: file is not a database\n"):
@@ -205,6 +205,19 @@ def test_a_backup_that_cannot_take_its_name_leaves_no_file(
     with pytest.raises(StoreError, match="cannot be written: Input/output error"):
         backup(sqlite_url, tmp_path / "copy")
     assert list(tmp_path.glob("*copy*")) == []
+
+
+def test_a_backup_to_a_full_disk_names_its_file(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("tuner.store.backups.backup._fill", full)
+    target = tmp_path / "backup.db"
+    with pytest.raises(StoreError, match=rf"the backup of .* to {target} has failed: database or disk is full"):
+        backup(sqlite_url, target)
+    assert not target.exists()
 
 
 def test_a_torn_backup_is_refused(sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path) -> None:

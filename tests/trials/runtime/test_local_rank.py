@@ -42,7 +42,7 @@ def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: py
 
 
 def test_processes_are_forked_for_a_script_whose_standard_streams_are_closed(tmp_path: Path) -> None:
-    """As in `python search.py <&- >&- 2>&-`, for a process that is to survive its terminal."""
+    """A script that is to survive its terminal may be started as `python search.py <&- >&- 2>&-`."""
     code = (
         "import asyncio, os, sys\n"
         "for number in (0, 1, 2): os.close(number)\n"

@@ -31,6 +31,7 @@ def decisions_about(
         NotFound: there is no such trial or experiment.
     """
     with Store.open(settings.database_url) as store:
+        store.migrate()
         public_id = id_of(store, public_id)
         if public_id.startswith("exp_"):
             experiment = store.experiments.get(public_id).id
@@ -81,6 +82,7 @@ def _has_the_log(failure: Mapping[str, Any]) -> bool:
 def schedule_of(settings: Settings, public_id: str, number: int | None = None) -> str:
     """Return the schedule of configurations (see `usecases.schedule`) as JSON, with one configuration on each line."""
     with Store.open(settings.database_url) as store:
+        store.migrate()
         found = schedule(store, public_id, number)
     return one_a_line(found)
 

@@ -24,6 +24,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
         follow: True to yield the whole log of one rank, by default rank 0, and then what the rank prints until it ends.
     """
     with Store.open(settings.database_url) as store:
+        store.migrate()
         trial = id_of(store, public_id)
         if trial.startswith("exp_"):
             if number is None:

@@ -37,6 +37,7 @@ def replayed(
     """
     asked = wanted(scheduler, options)
     with Store.open(settings.database_url) as store:
+        store.migrate()
         found = id_of(store, called)
         if not found.startswith("exp_"):
             raise NotFound(f"{called!r} is a trial; expected an experiment's id or name")

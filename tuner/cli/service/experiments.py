@@ -245,6 +245,7 @@ def abandoned(settings: Settings, experiment: str) -> str | None:
         with connected(settings, settings.address) as client:
             return client.experiment(experiment).get().next_step
     with Store.open(settings.database_url) as store:
+        store.migrate()
         record = store.experiments.get(id_of(store, experiment))
         return next_step(record) if record.abandoned(time.time()) else None
 

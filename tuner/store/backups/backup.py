@@ -40,10 +40,11 @@ def backup(url: str, target: Path) -> int:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if source is None:
-            with _errors(target):
+            with _errors(f"the backup to {target} has failed"):
                 exchange.export(url, partial)
         else:
-            _copy(source, partial)
+            with _errors(f"the backup of {source} to {target} has failed"):
+                _copy(source, partial)
         # Not every file system has hard links, which could do both at once.
         target.open("x").close()  # fails if another process has created the file in the meantime
         try:
@@ -79,7 +80,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
     target = _file(url)
     if not source.is_file():
         raise StoreError(f"there is no file {source}")
-    with _errors(source), closing(exchange.reading(source)) as read:
+    with _errors(f"the restore of {source} has failed"), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")
         for (revision,) in read.execute("SELECT version_num FROM alembic_version"):
@@ -92,7 +93,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             return
         make_folder(target.parent)
         with (
-            _errors(target, "; move it away, and restore the backup again"),
+            _errors(f"the restore to {target} has failed", "; move it away, and restore the backup again"),
             closing(sqlite3.connect(target, BUSY_S)) as write,
         ):
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
@@ -121,7 +122,7 @@ def _file(url: str) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with _errors(source), closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+    with closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
         _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
@@ -137,10 +138,10 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def _errors(file: Path, remedy: str = "") -> Iterator[None]:
-    """Turn errors of SQLite into a StoreError that names the file. The remedy is added if the file is damaged or no database."""
+def _errors(what: str, remedy: str = "") -> Iterator[None]:
+    """Turn errors of SQLite into a StoreError that says what failed. The remedy is added if the file is damaged or no database."""
     try:
         yield
     except sqlite3.Error as error:
         damaged = type(error) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses
-        raise StoreError(f"SQLite reported an error about {file}: {error}{remedy if damaged else ''}") from error
+        raise StoreError(f"{what}: {error}{remedy if damaged else ''}") from error
