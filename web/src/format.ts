@@ -1,5 +1,6 @@
 /** Numbers, times and configurations as people read them. */
 
+import { exactText } from "./api/exact";
 import type { Experiment, Params, Trial } from "./api/types";
 
 /** Four significant digits; powers of ten if the plain form is long. */
@@ -87,7 +88,8 @@ export function param(value: unknown): string {
 
 /** A category with all its digits, so that different numbers have different texts. */
 export function category(value: unknown): string {
-  return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
+  if (value === undefined) return "";
+  return typeof value === "string" ? value : exactText(value);
 }
 
 /** The labels that the indices of a choice stand for, by the path of the choice. */

@@ -1,6 +1,7 @@
 /** The content of the form for editing an experiment, and the part of it that is sent: only what differs. */
 
 import type { ExperimentPatch } from "../../api/client";
+import { exactText } from "../../api/exact";
 import { LIMITS } from "../../api/limits";
 import { stringify } from "yaml";
 import type { Experiment } from "../../api/types";
@@ -62,7 +63,7 @@ export function spacePatch(before: Json, after: Json): Record<string, unknown> {
       // The group is merged into the domain, whose fields have to be removed.
       const gone = Object.keys(old).filter((field) => !(field in value));
       patch[name] = { ...Object.fromEntries(gone.map((field) => [field, null])), ...(kept(value) as Json) };
-    } else if (!(name in before) || JSON.stringify(old) !== JSON.stringify(value)) patch[name] = kept(value);
+    } else if (!(name in before) || exactText(old) !== exactText(value)) patch[name] = kept(value);
   }
   return patch;
 }

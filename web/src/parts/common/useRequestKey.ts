@@ -1,4 +1,5 @@
 import { useState } from "react";
+import { exactText } from "../../api/exact";
 
 /**
  * Return a function that gives each request of this visit an idempotency key. The same content gets the same key, so
@@ -7,7 +8,7 @@ import { useState } from "react";
 export function useRequestKey(): (content: unknown) => string {
   const [keys] = useState(() => new Map<string, string>());
   return (content) => {
-    const text = JSON.stringify(content);
+    const text = exactText(content);
     const key = keys.get(text) ?? crypto.randomUUID?.() ?? String(Math.random());
     keys.set(text, key);
     return key;
