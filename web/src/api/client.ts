@@ -21,6 +21,7 @@ import type {
   ProjectPatch,
   SegmentItem,
   SpecCopy,
+  TrialWithSegments,
   Webhook,
 } from "./types";
 import type { EXPERIMENT_VERBS, TRIAL_VERBS } from "./verbs";
@@ -361,6 +362,11 @@ export const api = {
       http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
       signal,
     ),
+  /** The trial with all digits of whole numbers above 2^53, which are then a BigInt. */
+  exactTrial: async (id: string, signal?: AbortSignal): Promise<TrialWithSegments> => {
+    const asked = { params: { path: { trial_id: id } }, parseAs: "text" as const, ...aborting(signal) };
+    return exactly(await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
+  },
   trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
     const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);

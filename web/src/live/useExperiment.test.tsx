@@ -3,7 +3,7 @@ import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
-import type { Changes, Experiment, Trial } from "../api/types";
+import type { Changes, Decision, Experiment, Trial } from "../api/types";
 import { STEP } from "../curves/across";
 import { keys, useExperiment } from "./useExperiment";
 
@@ -54,6 +54,8 @@ async function opened(state = "running", last_event_seq = 10, client = new Query
 }
 
 const trial = (state: string) => ({ id: "trl_1", number: 1, state, experiment_id: "exp_1" }) as unknown as Trial;
+
+const DECISION = { seq: 11, trial_id: "trl_1", trial_number: 1, kind: "stop" } as unknown as Decision;
 
 describe("an open experiment", () => {
   it("keeps the answer of an action that came while changes were held back", async () => {
@@ -192,6 +194,37 @@ describe("an open experiment", () => {
     await wait(700);
     answers[0]!(trial("running"));
     await waitFor(() => expect(result.current.data).toMatchObject({ state: "completed" }));
+    await waitFor(() => expect(read).toHaveBeenCalledTimes(2));
+  });
+
+  it.each([
+    ["the decisions of a trial", keys.trialDecisions("trl_1"), { trials: [trial("running")], decisions: [DECISION] }],
+    ["the curves of a trial", keys.trialCurves("trl_1", STEP), { trials: [trial("completed")] }],
+  ])("reads %s once more if they change while the first answer is on its way", async (_, queryKey, changes) => {
+    const { client, wait, watch } = await opened();
+    client.setQueryData(keys.trial("trl_1"), trial("running"));
+    const answers: (() => void)[] = [];
+    const read = vi.fn(() => new Promise((resolve) => answers.push(() => resolve([]))));
+    watch(queryKey, read);
+    void act(() => send({ since: 10, seq: 11, ...changes }));
+    await wait(700);
+    expect(read).toHaveBeenCalledTimes(1);
+    answers[0]!();
+    await waitFor(() => expect(read).toHaveBeenCalledTimes(2));
+  });
+
+  it("reads a trial again that ends while the first request about it fails", async () => {
+    const { wait, watch } = await opened(
+      "running",
+      10,
+      new QueryClient({ defaultOptions: { queries: { retry: false } } }),
+    );
+    const answers: (() => void)[] = [];
+    const read = vi.fn(() => new Promise((_, reject) => answers.push(() => reject(new Error("no connection")))));
+    watch(keys.trial("trl_1"), read);
+    void act(() => send({ since: 10, seq: 11, trials: [trial("completed")] }));
+    await wait(700);
+    answers[0]!();
     await waitFor(() => expect(read).toHaveBeenCalledTimes(2));
   });
 

@@ -7,6 +7,7 @@ import {
   useQueryClient,
   type QueryClient,
   type QueryFilters,
+  type QueryKey,
   type InfiniteData,
   type UseInfiniteQueryResult,
   type UseQueryResult,
@@ -388,22 +389,26 @@ function applyLists(client: QueryClient, id: string, all: Changes): void {
   const restarted = new Set(all.segments.map((segment) => segment.trial_number));
   const decidedOn = new Set(all.decisions.map((decision) => decision.trial_id));
   for (const row of all.trials) {
-    const trial = row.id;
-    const query = client.getQueryCache().find({ queryKey: keys.trial(trial) });
-    if (!query) continue;
-    const apply = () => {
-      client.setQueryData<TrialWithSegments>(keys.trial(trial), (old) => old && { ...old, ...row });
+    if (client.getQueryState(keys.trial(row.id)) === undefined) continue;
+    // After its end, nothing of a trial is polled any more. Its last points may not have been read, and its checkpoints still change.
+    const ended = hasEnded(row.state);
+    const restartedOrDecided = restarted.has(row.number) || decidedOn.has(row.id);
+    afterFirstAnswers(client, { queryKey: keys.trial(row.id) }, (queryKey) => {
+      const [, , part] = queryKey;
+      if (part === undefined) client.setQueryData<TrialWithSegments>(queryKey, (old) => old && { ...old, ...row });
       // The placement of a segment comes only with GET of the trial.
-      const own = [keys.trial(trial), keys.trialDecisions(trial)];
-      // After its end, nothing of a trial is polled any more. Its last points may not have been read, and its checkpoints still change.
-      if (hasEnded(row.state)) void client.invalidateQueries({ queryKey: keys.trial(trial) });
-      if (restarted.has(row.number) || decidedOn.has(trial)) {
-        for (const queryKey of own) void client.invalidateQueries({ queryKey, exact: true });
-      }
-    };
-    // The first answer about a trial may be on its way, and older than this change.
-    if (query.state.data === undefined && query.promise) query.promise.then(apply, () => undefined);
-    else apply();
+      if (ended || (restartedOrDecided && (part === undefined || part === "decisions")))
+        void client.invalidateQueries({ queryKey, exact: true });
+    });
+  }
+}
+
+/** Call a function for each of these queries. If the first answer is on its way, it may be older than a change, so wait for it. */
+function afterFirstAnswers(client: QueryClient, filter: QueryFilters, then: (queryKey: QueryKey) => void): void {
+  for (const { queryKey, state, promise } of client.getQueryCache().findAll(filter)) {
+    const act = () => then(queryKey);
+    if (state.data === undefined && promise) promise.then(act, act);
+    else act();
   }
 }
 

@@ -17,7 +17,7 @@ import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/control
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { lineageQuery, overTraining } from "../parts/trial/Schedule";
-import { ARROWS, bestOf, lineagesOf, rowsOf, type ComparedRow, verdictWords } from "./compare";
+import { ARROWS, bestOf, lineagesOf, parseExperiments, rowsOf, type ComparedRow, verdictWords } from "./compare";
 import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
 import classes from "./ComparePage.module.css";
@@ -46,12 +46,20 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
         error={broken.error}
         what="experiment"
         retry={() => found.forEach((query) => void query.refetch())}
-        leaveOut={() => address.set({ experiments: ids.filter((_, i) => i !== brokenAt).join(",") })}
+        leaveOut={() => leaveOut(address, ids[brokenAt]!)}
       />
     );
   const experiments = found.flatMap((query) => query.data ?? []);
   if (experiments.length < ids.length) return <Skeleton height={420} />;
   return <Compared experiments={experiments} address={address} />;
+}
+
+function leaveOut(address: Address, id: string): void {
+  address.set((get) => ({
+    experiments: parseExperiments(get("experiments"))
+      .filter((one) => one !== id)
+      .join(","),
+  }));
 }
 
 function Compared({ experiments, address }: { experiments: readonly Experiment[]; address: Address }) {
@@ -81,13 +89,7 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   });
   const rows = useMemo(() => experimentRows(experiments, changed), [experiments, changed]);
   const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
-  const without = (id: string) =>
-    address.set({
-      experiments: experiments
-        .map((one) => one.id)
-        .filter((one) => one !== id)
-        .join(","),
-    });
+  const without = (id: string) => leaveOut(address, id);
   return (
     <>
       <ExperimentVerdict experiments={experiments} names={names} metric={metric} />

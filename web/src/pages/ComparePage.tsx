@@ -86,7 +86,12 @@ function CompareTrials({ address }: { address: Address }) {
     queryFn: ({ signal }) => api.experiment(of[0]!, signal),
     enabled: of.length === 1,
   });
-  const without = (id: string) => address.set({ trials: ids.filter((one) => one !== id).join(",") });
+  const without = (id: string) =>
+    address.set((get) => ({
+      trials: parseTrials(get("trials"))
+        .filter((one) => one !== id)
+        .join(","),
+    }));
   return (
     <div className={classes.page}>
       <div>

@@ -48,7 +48,7 @@ import { useLater } from "../parts/common/useLater";
 import { useNow } from "../parts/common/useNow";
 import { useSame } from "../parts/common/useSame";
 import { useTitle } from "../parts/common/useTitle";
-import { formatBrushes, formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort } from "./address";
+import { formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort, withBrush } from "./address";
 import parts from "../parts/common/parts.module.css";
 import classes from "./ExperimentPage.module.css";
 import { bestFigure, endTitle } from "./forecast";
@@ -256,11 +256,10 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const chips = dimensions.flatMap((dimension) => {
     const brush = brushes[dimension.id];
     if (!brush) return [];
-    const { [dimension.id]: _, ...others } = brushes;
     return [
       {
         label: `${dimension.label}: ${chosenWords(dimension, brush)}`,
-        clear: () => set({ brush: formatBrushes(others) }),
+        clear: () => set((get) => ({ brush: withBrush(get("brush"), dimension.id, null) })),
       },
     ];
   });

@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { random } from "../test/run";
 import {
   formatBrushes,
+  withBrush,
   formatSort,
   formatZoom,
   parseBrushes,
@@ -58,6 +59,10 @@ describe("brushes in the address", () => {
   it("are restored, whatever the parameters are called", () => {
     const brushes = { 'a,"b"|c': { from: 0.001, to: 0.01 }, width: { of: ["16", "not present"] } };
     expect(parseBrushes(formatBrushes(brushes))).toEqual(brushes);
+    expect(withBrush(withBrush(null, "lr", { from: 1, to: 2 }), "size", { of: ["a"] })).toBe(
+      '{"lr":[1,2],"size":["a"]}',
+    );
+    expect(withBrush('{"lr":[1,2],"size":["a"]}', "lr", null)).toBe('{"size":["a"]}');
     expect(formatBrushes({})).toBeNull();
   });
 

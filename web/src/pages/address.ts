@@ -72,6 +72,12 @@ export function formatBrushes(brushes: Brushes): string | null {
   );
 }
 
+/** The text of the selections after that of one axis was changed; null removes it. */
+export function withBrush(text: string | null, axis: string, chosen: Chosen | null): string | null {
+  const { [axis]: _, ...others } = parseBrushes(text);
+  return formatBrushes(chosen ? { ...others, [axis]: chosen } : others);
+}
+
 /** "3,17,4": numbers of trials, in the order in which they were picked. */
 export function parseNumbers(text: string | null): number[] {
   const found = (text ?? "").split(",").filter((one) => /^\d{1,9}$/.test(one));

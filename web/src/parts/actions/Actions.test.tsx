@@ -238,6 +238,17 @@ describe("the actions of an experiment", () => {
     expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }]);
   });
 
+  it("keep all digits of whole numbers above 2^53 that were typed", async () => {
+    const enqueue = vi.spyOn(api, "enqueue").mockResolvedValue(EXPERIMENT);
+    const space = { seed: { type: "randint", lower: 0, upper: 1000 } };
+    show(<Actions experiment={{ ...EXPERIMENT, space, best: null }} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    fireEvent.change(await screen.findByLabelText("seed"), { target: { value: "1152921504606846979" } });
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }]);
+  });
+
   it("continue it with more trials", async () => {
     const go = vi.spyOn(api, "continue").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
@@ -323,5 +334,27 @@ describe("the actions of a trial", () => {
     fireEvent.change(await screen.findByLabelText("lr"), { target: { value: "0.5" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Start the new trial" }))));
     expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { lr: 0.5 } });
+  });
+
+  it("fork it with all digits of whole numbers above 2^53", async () => {
+    const big = (value: object) => exactly(JSON.stringify(value).replace(/"(\d+)"/g, "$1"));
+    const rounded = <T,>(value: T) => JSON.parse(exactText(value)) as T;
+    const categories = ["1152921504606846977", "1152921504606846979"];
+    const space = { seed: { type: "choice", categories } };
+    const experiment = big({ ...EXPERIMENT, space }) as Experiment;
+    const params = { seed: "1152921504606846979", other: "1152921504606846979" };
+    const source = big({ ...trial, params, actions: ["fork"] }) as Trial;
+    vi.spyOn(api, "checkpoints").mockResolvedValue([]);
+    vi.spyOn(api, "exactExperiment").mockResolvedValue(experiment);
+    vi.spyOn(api, "exactTrial").mockResolvedValue(source as never);
+    const fork = vi.spyOn(api, "forkTrial").mockResolvedValue({} as never);
+    show(<TrialActions trial={rounded(source)} experiment={rounded(experiment)} />);
+    fireEvent.click(screen.getByRole("button", { name: "Fork" }));
+    const field = await screen.findByRole<HTMLInputElement>("combobox", { name: "seed" });
+    expect(field.value).toBe("1152921504606846979");
+    fireEvent.click(field);
+    fireEvent.click(await screen.findByRole("option", { name: "1152921504606846977", hidden: true }));
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Start the new trial" }))));
+    expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { seed: 1152921504606846977n } });
   });
 });

@@ -9,17 +9,30 @@ import { experimentEnded } from "../../live/states";
 import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
+import { WithDigits } from "./WithDigits";
 
 interface ForkTrialDialogProps {
   trial: Pick<Trial, "id" | "number" | "params" | "checkpoint">;
-  experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
+  experiment: Experiment;
   /** The checkpoint to begin with; null for the newest. */
   checkpoint: string | null;
   onClose: () => void;
 }
 
 /** A new trial that starts from a checkpoint of this one, with some of its parameters changed. */
-export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) {
+export default function ForkTrialDialog(props: ForkTrialDialogProps) {
+  return (
+    <WithDigits {...props} title={titleOf(props.trial)}>
+      {(experiment, params) => <Form {...props} experiment={experiment} trial={{ ...props.trial, params }} />}
+    </WithDigits>
+  );
+}
+
+function titleOf({ number }: Pick<Trial, "number">): string {
+  return `Fork trial ${number}`;
+}
+
+function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) {
   const client = useQueryClient();
   const list = useQuery({
     queryKey: keys.trialCheckpoints(trial.id),
@@ -42,7 +55,7 @@ export default function ForkTrialDialog({ trial, experiment, checkpoint, onClose
   const newest = trial.checkpoint ? `the newest, from iteration ${trial.checkpoint.step}` : "the newest";
   return (
     <FormDialog
-      title={`Fork trial ${trial.number}`}
+      title={titleOf(trial)}
       words={
         <>
           A new trial starts with the weights of trial {trial.number} and the parameters below.

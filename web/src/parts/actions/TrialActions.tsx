@@ -13,7 +13,7 @@ const ForkTrialDialog = lazily(() => import("./ForkTrialDialog"));
 
 interface TrialActionsProps {
   trial: Pick<Trial, "id" | "number" | "state" | "checkpoint" | "params" | "actions">;
-  experiment: Pick<Experiment, "id" | "state" | "space" | "labels">;
+  experiment: Experiment;
 }
 
 /** The actions on a trial. Each asks a question first, or opens a form. A viewer has none. */

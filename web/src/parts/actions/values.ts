@@ -1,6 +1,6 @@
 /** Values of parameters as people type them: fields made from a search space, and what their text stands for. */
 
-import { exactText } from "../../api/exact";
+import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Params } from "../../api/types";
 import { category, type Labels } from "../../format";
 import { domainWords } from "../setup/Setup";
@@ -76,7 +76,7 @@ function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field 
 /** The options with these labels. Different values with the same label, such as 1 and "1", have theirs in parentheses. */
 function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Option[] {
   const texts = labels.map(category);
-  const written = values.map((value) => exactText(value));
+  const written = values.map(exactText);
   return texts.map((text, i) => {
     const clear = texts.every((other, j) => other !== text || written[j] === written[i]);
     return { text: clear ? text : `${text} (${written[i]})`, value: values[i] };
@@ -90,7 +90,7 @@ export function valueOf(field: Field, text: string): unknown {
     return option ? option.value : text;
   }
   try {
-    return JSON.parse(text) as unknown;
+    return exactly(text);
   } catch {
     return text;
   }
@@ -100,7 +100,7 @@ export function textOf(field: Field, value: unknown): string {
   if (value === undefined) return "";
   const option = field.options?.find((one) => exactText(one.value) === exactText(value));
   if (option) return option.text;
-  return typeof value === "string" ? value : exactText(value);
+  return category(value);
 }
 
 /** The texts of the fields for these parameters; "" for those that are not among them. */

@@ -1,5 +1,5 @@
-import { exactText } from "../../api/exact";
 import { useState } from "react";
+import { exactText } from "../../api/exact";
 
 /**
  * Return a function that gives each request of this visit an idempotency key. The same content gets the same key, so

@@ -1,10 +1,11 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen, waitFor } from "@testing-library/react";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import type { Address } from "../../pages/useAddress";
 import DecisionsTab from "./DecisionsTab";
 
 beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
@@ -52,4 +53,25 @@ it.each([
   );
   await screen.findByLabelText("Search the reasons");
   await waitFor(() => expect(screen.queryAllByText("What if?")).toHaveLength(count));
+});
+
+it("filters by all kinds that are chosen before the first one is drawn", async () => {
+  vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
+  const experiment = { id: "exp_1", name: "a", state: "running", trials: 3, objectives: [] } as unknown as Experiment;
+  let kind: string | null = null;
+  const set: Address["set"] = (changes) => {
+    kind = (typeof changes === "function" ? changes(() => kind) : changes)["kind"] ?? null;
+  };
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>
+          <DecisionsTab experiment={experiment} address={{ get: () => null, set }} onSelect={() => {}} />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  fireEvent.click(await screen.findByRole("button", { name: "stop" }));
+  fireEvent.click(screen.getByRole("button", { name: "exploit" }));
+  expect(kind).toBe("stop,exploit");
 });

@@ -92,7 +92,11 @@ export default function DecisionsTab({
         title="Decisions"
         aside={
           <div className={classes.filterRow}>
-            <KindChips kinds={KINDS} chosen={kinds} onChange={(next) => address.set({ kind: next.join(",") })} />
+            <KindChips
+              kinds={KINDS}
+              chosen={kinds}
+              onChange={(change) => address.set((get) => ({ kind: change(parseKinds(get("kind"))).join(",") }))}
+            />
             <TrialFilter address={address} />
             <TextInput
               size="xs"

@@ -28,7 +28,7 @@ interface EventsTabProps {
 
 /** Everything that happened, newest first, filtered by the service. */
 export default function EventsTab({ experiment, address, onSelect }: EventsTabProps) {
-  const chosen = (address.get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
+  const chosen = chosenGroups(address.get);
   const trial = chosenTrial(address);
   const kind = kindsOf(chosen);
   const wanted = { kind, ...(trial !== undefined && { trial }) };
@@ -66,7 +66,7 @@ export default function EventsTab({ experiment, address, onSelect }: EventsTabPr
           <KindChips
             kinds={GROUPS.map((group) => group.label)}
             chosen={chosen}
-            onChange={(next) => address.set({ event: next.join(",") })}
+            onChange={(change) => address.set((get) => ({ event: change(chosenGroups(get)).join(",") }))}
           />
           <TrialFilter address={address} />
           <SaveMenu
@@ -232,4 +232,8 @@ function entryRows(entries: readonly LogEntry[], iterations: ReadonlyMap<string,
       one.data,
     ]),
   ];
+}
+
+function chosenGroups(get: Address["get"]): string[] {
+  return (get("event") ?? "").split(",").filter((label) => GROUPS.some((one) => one.label === label));
 }

@@ -13,7 +13,7 @@ import { ranks } from "../../curves/colours";
 import { expectedOf } from "../../curves/expected";
 import { RankScale } from "../../curves/RankScale";
 import { keys } from "../../live/useExperiment";
-import { formatBrushes, formatList, parseList, type Brushes, type Chosen } from "../../pages/address";
+import { formatList, parseList, withBrush, type Brushes, type Chosen } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
 import { ContourPanel } from "./ContourPanel";
 import { FinishedLegend } from "./FinishedLegend";
@@ -162,10 +162,8 @@ export default function ParametersTab({
     const others = ordered.map((one) => one.id).filter((one) => one !== id);
     address.set({ axes: formatList([...others.slice(0, to), id, ...others.slice(to)]) });
   };
-  const onBrush = (id: string, chosen: Chosen | null) => {
-    const { [id]: _, ...others } = brushes;
-    address.set({ brush: formatBrushes(chosen ? { ...others, [id]: chosen } : others) });
-  };
+  const onBrush = (id: string, chosen: Chosen | null) =>
+    address.set((get) => ({ brush: withBrush(get("brush"), id, chosen) }));
   return (
     <>
       <Panel

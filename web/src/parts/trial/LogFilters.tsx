@@ -12,7 +12,8 @@ export function chosenTrial(address: Address): number | undefined {
 interface KindChipsProps<T extends string> {
   kinds: readonly T[];
   chosen: readonly T[];
-  onChange: (chosen: T[]) => void;
+  /** Called with a function, since the previous change may not have been drawn yet. */
+  onChange: (change: (chosen: readonly T[]) => readonly T[]) => void;
 }
 
 export function KindChips<T extends string>({ kinds, chosen, onChange }: KindChipsProps<T>) {
@@ -23,7 +24,9 @@ export function KindChips<T extends string>({ kinds, chosen, onChange }: KindChi
           type="button"
           key={kind}
           aria-pressed={chosen.includes(kind)}
-          onClick={() => onChange(chosen.includes(kind) ? chosen.filter((one) => one !== kind) : [...chosen, kind])}
+          onClick={() =>
+            onChange((newest) => (newest.includes(kind) ? newest.filter((one) => one !== kind) : [...newest, kind]))
+          }
         >
           {kind}
         </button>
