@@ -72,7 +72,7 @@ def test_a_private_ray_has_a_token_of_its_own_only_if_the_user_has_none(
 def test_a_user_whose_home_cannot_be_searched_has_no_token(
     home: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """In a container, a user often has no entry in /etc/passwd, and HOME is unset or /root."""
+    """A user of a container often has no entry in /etc/passwd, and HOME is unset or /root."""
 
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")

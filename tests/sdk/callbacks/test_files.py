@@ -126,7 +126,7 @@ for number in (1, 2):
 
 
 def test_a_csv_file_is_utf_8_in_any_locale(tmp_path: Path) -> None:
-    """In an ASCII locale, a metric with another character had made each call of the logger fail."""
+    """Each call of the logger failed in an ASCII locale if a metric had another character."""
     plain = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", LOGGED, str(tmp_path)]
     done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-import { Anchor, Select, Skeleton } from "@mantine/core";
+import { Anchor, Skeleton } from "@mantine/core";
 import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
@@ -6,7 +6,7 @@ import { api } from "../api/client";
 import { EVERY_POINT } from "../api/sizes";
 import type { Experiment, Lineage, Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
-import { choices, formatAcross, missingWords, parseAcross, STEP } from "../curves/across";
+import { missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
 import { counted, duration, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
@@ -17,7 +17,7 @@ import { comparedCurvesRows } from "../charts/save";
 import { Panel } from "../parts/common/Panel";
 import { SaveMenu } from "../parts/common/SaveMenu";
 import { ProblemBox } from "../parts/common/Problem";
-import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
+import { AcrossSelect, AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { useKeys } from "../parts/common/useKeys";
 import { useTitle } from "../parts/common/useTitle";
 import { lineageQuery, mayHaveChanged, overTraining } from "../parts/trial/Schedule";
@@ -236,14 +236,10 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
         aside={
           <div className={classes.controls}>
             <AxisControls name="x">
-              <Select
-                size="xs"
-                w={112}
-                aria-label="Horizontal axis"
-                allowDeselect={false}
-                searchable={known.length > 8}
-                data={choices(known, metric)}
-                value={formatAcross(across)}
+              <AcrossSelect
+                metrics={known}
+                metric={metric}
+                across={across}
                 onChange={(value) => address.set({ x: value === "step" ? null : value })}
               />
             </AxisControls>

@@ -4,15 +4,7 @@ import { useCallback, useMemo } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import { curvesRows } from "../../charts/save";
-import {
-  acrossFor,
-  acrossOf,
-  choices,
-  chosenAcross,
-  formatAcross,
-  missingWords,
-  type Across,
-} from "../../curves/across";
+import { acrossFor, acrossOf, chosenAcross, formatAcross, missingWords, type Across } from "../../curves/across";
 import { CurvesChart } from "../../curves/CurvesChart";
 import { ofReplay, tookOver } from "../../curves/geometry";
 import { rungLevels } from "../../curves/rungs";
@@ -28,7 +20,7 @@ import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { useKeys } from "../common/useKeys";
 import { useSame } from "../common/useSame";
-import { AxisControls, LinearOrLog, MetricSelect } from "./controls";
+import { AcrossSelect, AxisControls, LinearOrLog, MetricSelect } from "./controls";
 
 interface CurvesPanelProps {
   experiment: Experiment;
@@ -135,14 +127,10 @@ export function CurvesPanel({
       aside={
         <div className={classes.controls}>
           <AxisControls name="x">
-            <Select
-              size="xs"
-              w={112}
-              aria-label="Horizontal axis"
-              allowDeselect={false}
-              searchable={metrics.length > 8}
-              data={choices(metrics, metric)}
-              value={formatAcross(across)}
+            <AcrossSelect
+              metrics={metrics}
+              metric={metric}
+              across={across}
               onChange={(value) => set({ x: value, xs: null, zoom: null })}
             />
             <LinearOrLog

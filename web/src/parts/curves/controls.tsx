@@ -1,5 +1,6 @@
 import { SegmentedControl, Select, VisuallyHidden } from "@mantine/core";
 import type { ReactNode } from "react";
+import { choices, formatAcross, type Across } from "../../curves/across";
 import parts from "../common/parts.module.css";
 import { useAtOnce } from "../common/useAtOnce";
 
@@ -61,6 +62,31 @@ export function LinearOrLog({
       value={shown ? "log" : "linear"}
       onChange={(value) => change(value === "log")}
       data={LINEAR_OR_LOG}
+    />
+  );
+}
+
+interface AcrossSelectProps {
+  /** The metrics that can be the axis. */
+  metrics: readonly string[];
+  /** The metric of the vertical axis. */
+  metric: string;
+  across: Across;
+  onChange: (value: string | null) => void;
+}
+
+/** Selects the horizontal axis of curves. */
+export function AcrossSelect({ metrics, metric, across, onChange }: AcrossSelectProps) {
+  return (
+    <Select
+      size="xs"
+      w={112}
+      aria-label="Horizontal axis"
+      allowDeselect={false}
+      searchable={metrics.length > 8}
+      data={choices(metrics, metric)}
+      value={formatAcross(across)}
+      onChange={onChange}
     />
   );
 }
