@@ -166,7 +166,7 @@ def test_a_database_of_a_newer_version_is_refused(sqlite_url: str) -> None:
     with Store.open(sqlite_url) as store:
         with pytest.raises(StoreError, match="newer version"):
             store.migrate()
-        with pytest.raises(StoreError, match="run `tuner migrate`"):
+        with pytest.raises(StoreError, match="newer version of tuner, at revision 9999; upgrade tuner"):
             store.check()
 
 

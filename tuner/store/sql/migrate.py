@@ -47,6 +47,15 @@ def _declared(field: str) -> set[str]:
     return {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
 
 
+def problem(found: str | None) -> str | None:
+    """Return why this version cannot use a database of this revision, and what to do about it, or None if it can."""
+    if found == head():
+        return None
+    if found is None or is_known(found):
+        return f"the database is at revision {found}, but this version of tuner needs {head()}; run `tuner migrate`"
+    return f"the database was written by a newer version of tuner, at revision {found}; upgrade tuner"
+
+
 def revision(engine: Engine) -> str | None:
     """Return the revision of the database, or None if it is empty."""
     with engine.connect() as connection:
