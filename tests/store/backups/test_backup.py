@@ -68,6 +68,17 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
         assert [one.name for one in store.experiments.page().items] == ["digits"]
 
 
+def test_sqlite_gets_its_options_by_name(
+    sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 warns of options by position, and Python 3.15 refuses them."""
+    begin(sqlite_store)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda database, /, **options: connect(database, **options))
+    assert backup(sqlite_url, tmp_path / "copy") > 0
+    restore(other_url, tmp_path / "copy")
+
+
 def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     with pytest.raises(StoreError, match=f"missing/copy cannot be written: there is no folder {tmp_path}/missing"):

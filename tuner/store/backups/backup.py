@@ -95,7 +95,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         make_folder(target.parent)
         with (
             _errors(f"the restore to {target} has failed", "; move it away, and restore the backup again"),
-            closing(sqlite3.connect(target, BUSY_S)) as write,
+            closing(sqlite3.connect(target, timeout=BUSY_S)) as write,
         ):
             if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
                 raise Conflict(
@@ -123,7 +123,7 @@ def _file(url: str) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+    with closing(sqlite3.connect(source, timeout=BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
         _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
