@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, Table, text
 
+from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, StoreError
 from tuner.store.sql import migrate
 from tuner.store.sql.connect import connect, connect_alone, shown_url, translated
@@ -26,7 +27,10 @@ ROWS = 5_000
 LOCK_S = 10
 """The time to wait for locks on the tables to replace, in seconds."""
 
-DRIVEN = "SELECT public_id, lease_until FROM experiment WHERE lease_until > ? ORDER BY lease_until DESC LIMIT 1"
+DRIVEN = f"""
+SELECT public_id, lease_until FROM experiment
+WHERE lease_until > ? AND state NOT IN ({", ".join(f"'{state}'" for state in ExperimentState if state.ended)})
+ORDER BY lease_until DESC LIMIT 1"""
 """Finds an experiment that is being driven now, given the current time."""
 
 
