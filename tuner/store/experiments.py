@@ -63,6 +63,11 @@ _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
+_RUNS = f"""
+SELECT e.public_id FROM experiment e WHERE e.id = ? AND (
+  e.state NOT IN ({", ".join(f"'{state}'" for state in ExperimentState if state.ended)})
+  OR EXISTS (SELECT 1 FROM command c WHERE c.experiment_id = e.id AND c.state = 'pending' AND c.command = 'continue'))"""
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 _ACCEPTED = (("-Infinity", "null"), ("Infinity", "null"), ("NaN", "null"), (r"\u", r"\n"))
@@ -482,8 +487,14 @@ class Experiments:
         removal.remove(self._database, experiment_id)
 
     def archive(self, experiment_id: int, archived: bool, now: float | None = None) -> None:
-        """Hide an experiment from lists, or show it again."""
+        """Hide an experiment from lists, or show it again.
+
+        Raise Conflict if it is to be hidden, but is running or about to be continued.
+        """
         with self._database.write() as cursor:
+            cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding such a command
+            if archived and (found := cursor.value(_RUNS, (experiment_id,))) is not None:
+                raise Conflict(f"{found} is about to run again and cannot be archived before it has ended")
             cursor.execute(_ARCHIVE, (at(now) if archived else None, experiment_id))
 
     def progress(self, experiment_id: int) -> Progress:

@@ -74,7 +74,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         force: True to replace the database even if it has experiments, which are then lost.
 
     Raises:
-        Conflict: The database has experiments, and `force` is not given.
+        Conflict: The database has experiments, and `force` is not given; or one of them is running.
         StoreError: The file is not a complete backup, a newer version of tuner has written it, or another process uses the
             database.
     """
@@ -97,10 +97,13 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             _errors(f"the restore to {target} has failed", "; move it away, and restore the backup again"),
             closing(sqlite3.connect(target, timeout=BUSY_S)) as write,
         ):
-            if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
-                raise Conflict(
-                    f"the database {target} has experiments, which would be lost; pass --force to replace it"
-                )
+            if _has_tables(write):
+                if not force and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
+                    raise Conflict(
+                        f"the database {target} has experiments, which would be lost; pass --force to replace it"
+                    )
+                if driven := write.execute(exchange.DRIVEN, (time.time(),)).fetchone():
+                    raise exchange.running(*driven)
             _fill(write, read)
 
 
