@@ -14,6 +14,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.experiment.operations import imports
 from tuner.experiment.operations.imports import ImportedTrial
 from tuner.names import did_you_mean, keywords_explained
+from tuner.plurals import counted
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result
 from tuner.sdk.saved import database
@@ -294,7 +295,7 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         outcome="failed" if failed else "stopped" if early else "completed",
         reason=(reason or ["failed"])[0]
         if failed
-        else f"{'stopped' if early else 'done'} after {len(rows)} results in Ray Tune",
+        else f"{'stopped' if early else 'done'} after {counted(len(rows), 'result')} in Ray Tune",
     )
 
 
