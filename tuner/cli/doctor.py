@@ -432,7 +432,7 @@ def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
     with tempfile.TemporaryDirectory() as folder:
         # The code must be in a file, because the processes that it spawns import that file.
         script = Path(folder) / "check.py"
-        script.write_text(code)
+        script.write_text(code, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             done = subprocess.run(

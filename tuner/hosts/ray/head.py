@@ -74,7 +74,7 @@ class Head:
 def find_head(home: Path) -> Head | None:
     """Return the head that was started for this home; None if there is none, or if one of its main processes has exited."""
     try:
-        address = _marker(home).read_text().strip()
+        address = _marker(home).read_text(encoding="utf-8").strip()
     except OSError:
         return None
     scratch, found = str(_scratch(home)), {}
@@ -102,7 +102,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is not None:
             return head
         left = _kill(home)
-        _place(home).write_text(temporary(_scratch_name(home)))
+        _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
         done = _ray_command(
             home,
             run,
@@ -116,7 +116,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
         if done.returncode or not found:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
-        _marker(home).write_text(found[1])
+        _marker(home).write_text(found[1], encoding="utf-8")
         if (head := find_head(home)) is None:
             raise ClusterUnreachable(f"Ray exited right after it had started; Ray's logs are in {_scratch(home)}")
         log.debug("Ray's head is up at %s", head.address)
@@ -242,7 +242,7 @@ def _scratch(home: Path) -> Path:
     that has started the head; the processes that look for the head may have another one.
     """
     try:
-        place = _place(home).read_text()
+        place = _place(home).read_text(encoding="utf-8")
     except OSError:  # if there is a head, an earlier version has started it
         place = tempfile.gettempdir()
     return Path(place) / _scratch_name(home)
@@ -265,7 +265,7 @@ def _used_torch(home: Path) -> Path:
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
-    with open(home / "ray_lock", "w") as lock:
+    with open(home / "ray_lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
