@@ -272,7 +272,7 @@ def _add_answers(document: dict[str, Any]) -> None:
 
 def _add_examples(document: dict[str, Any]) -> None:
     """Add an example to each request body and to each response that is not an error."""
-    answers: dict[str, Any] = json.loads(RECORDED.read_text())
+    answers: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     document["components"]["schemas"]["Problem"]["examples"] = [answers["Problem"]]
     for path in document["paths"].values():
         for operation in path.values():

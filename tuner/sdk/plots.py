@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.domain.experiment import Objective
 from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
+from tuner.plurals import counted
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
 from tuner.sdk.trial_result import TrialResult, reported
@@ -176,7 +177,7 @@ def importance(search: Search) -> Figure:
     if not shares:
         raise SpecError(
             f"parameter importance needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
-            f"there are {len(records)} trials and {len(search.space)} parameters",
+            f"this search has {counted(len(records), 'trial')} and {counted(len(search.space), 'parameter')}",
             "/kind",
         )
     names = list(shares)[::-1]

@@ -16,6 +16,7 @@ from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, SpecError, TrialError, TunerError
 from tuner.experiment.analysis import lineage
 from tuner.names import printable
+from tuner.plurals import counted
 from tuner.schedulers.shared import pareto
 from tuner.sdk import plots
 from tuner.sdk.decision_result import DecisionResult
@@ -367,7 +368,7 @@ class Result:
             else "no result"
         )
         failed = f" ({self.num_errors} failed)" if self.num_errors else ""
-        return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}, {best})"
+        return f"Result({self.experiment_id}: {self.state}, {counted(len(self.trials), 'trial')}{failed}, {best})"
 
     def _changed(self) -> str:
         """Return what to add to `best_config` if the training that led to it used other configurations before."""
@@ -378,7 +379,7 @@ class Result:
         """Return the summary that a notebook shows: the best configurations, and how the search ended."""
         ranked = sorted(self.trials, key=self._rank)[:SHOWN]
         failed = f", {self.num_errors} failed" if self.num_errors else ""
-        head = f"{self.name} {self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}"
+        head = f"{self.name} {self.experiment_id}: {self.state}, {counted(len(self.trials), 'trial')}{failed}"
         best = finished = ""
         if self.best_trial is not None and self.best_config is not None:
             config = notebook.short(dict(flat(self.best_config)))

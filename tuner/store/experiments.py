@@ -21,7 +21,6 @@ from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
-from tuner.store.series.running import RunningClock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
@@ -567,15 +566,6 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
     if row is None:
         raise NotFound(f"no experiment {shown}")
     return record(row)
-
-
-def clock(connection: Connection, experiment_id: int) -> RunningClock:
-    """Return the clock of an experiment; see `ExperimentRecord.clock`."""
-    query = select(*experiment.c["started_at", "created_at", "pauses"]).where(experiment.c.id == experiment_id)
-    row = connection.execute(query).first()
-    if row is None:
-        raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())
 
 
 def _insert(

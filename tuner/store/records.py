@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
-from tuner.store.series.running import RunningClock
+from tuner.store.running import RunningClock
 
 T = TypeVar("T")
 

@@ -78,7 +78,8 @@ def rank_by_rank(logs: Sequence[Output], query: LogQuery) -> Iterator[str]:
         if len(logs) > 1:
             yield f"--- rank {rank}\n"
         if log.start and query.tail is None and not query.search:
-            yield f"[{log.start:,} earlier bytes are not shown; to see the whole output, add --rank {rank} --follow]\n"
+            are = "byte is" if log.start == 1 else "bytes are"
+            yield f"[{log.start:,} earlier {are} not shown; to see the whole output, add --rank {rank} --follow]\n"
         lines = _lines(text)
         if lines:
             yield lines if lines.endswith("\n") else f"{lines}\n"

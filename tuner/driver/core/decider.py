@@ -27,10 +27,11 @@ from tuner.driver.core.rules.commands import after_command, after_takeover, stop
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
-from tuner.driver.core.rules.words import counted, names, where_from
+from tuner.driver.core.rules.words import names, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
+from tuner.plurals import counted
 from tuner.schedulers.base import ALLOWED, HAS_ROOM, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -160,9 +161,10 @@ class Decider:
 
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
-        lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
+        inside = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
+        lie = "lies" if inside == 1 else "lie"
         return (
-            f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in the new space" if len(self.trials) else ""
+            f"; {inside} of {counted(len(self.trials), 'trial')} so far {lie} in the new space" if self.trials else ""
         )
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:

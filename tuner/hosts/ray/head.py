@@ -78,7 +78,7 @@ class Head:
 def find_head(home: Path) -> Head | None:
     """Return the head that was started for this home; None if there is none, or if one of its main processes has exited."""
     try:
-        address = _marker(home).read_text().strip()
+        address = _marker(home).read_text(encoding="utf-8").strip()
     except OSError:
         return None
     if not address:  # `ray start` is running, or has failed
@@ -109,8 +109,8 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is not None:
             return head
         left = _kill(home)
-        _place(home).write_text(temporary(_scratch_name(home)))
-        _marker(home).write_text("")  # `stop_head` deletes it
+        _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
+        _marker(home).write_text("", encoding="utf-8")  # `stop_head` deletes it
         done = _ray_command(
             home,
             run,
@@ -127,9 +127,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if done.returncode or not found:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
         try:
-            with open(
-                _marker(home), "r+"
-            ) as marker:  # the mode does not create a file that `stop_head` has just deleted
+            with open(_marker(home), "r+", encoding="utf-8") as marker:  # does not create what `stop_head` has deleted
                 marker.write(found[1])
         except FileNotFoundError:
             raise _stopped() from None
@@ -267,7 +265,7 @@ def _scratch(home: Path) -> Path:
     that has started the head; the processes that look for the head may have another one.
     """
     try:
-        place = _place(home).read_text()
+        place = _place(home).read_text(encoding="utf-8")
     except OSError:  # if there is a head, an earlier version has started it
         place = tempfile.gettempdir()
     return Path(place) / _scratch_name(home)
@@ -290,7 +288,7 @@ def _used_torch(home: Path) -> Path:
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
-    with open(home / "ray_lock", "w") as lock:
+    with open(home / "ray_lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

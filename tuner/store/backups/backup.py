@@ -47,7 +47,7 @@ def backup(url: str, target: Path) -> int:
             with _errors(f"the backup of {source} to {target} has failed"):
                 _copy(source, partial)
         # Not every file system has hard links, which could do both at once.
-        target.open("x").close()  # fails if another process has created the file in the meantime
+        target.open("xb").close()  # fails if another process has created the file in the meantime
         try:
             partial.replace(target)
         except BaseException:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from tuner.errors import CheckpointError, SpecError
+from tuner.plurals import counted
 from tuner.trials.lightning import hyperparameters
 from tuner.trials.lightning.flavour import Flavoured, flavour_of
 from tuner.trials.training import session
@@ -94,7 +95,7 @@ class ReportCallback(Flavoured):
         running = session.current()
         if running is not None and trainer.world_size != running.context.world_size:
             raise SpecError(
-                f"this trial has {running.context.world_size} ranks, but the Trainer has {trainer.world_size}: "
+                f"this trial has {counted(running.context.world_size, 'rank')}, but the Trainer has {trainer.world_size}: "
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":

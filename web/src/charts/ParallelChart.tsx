@@ -2,6 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
+import { plural } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
@@ -235,7 +236,7 @@ export function ParallelChart(props: ParallelChartProps) {
           width={width}
           height={height}
           role="group"
-          aria-label={`Parallel coordinates of ${trials.length} trials over ${dimensions.map((one) => one.label).join(", ")}`}
+          aria-label={`Parallel coordinates of ${plural(trials.length, "trial")} over ${dimensions.map((one) => one.label).join(", ")}`}
         >
           {dimensions.map((dimension, i) => {
             const chosen = brushes[dimension.id];

@@ -1,7 +1,7 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { apart, counted, metric, reachedAt } from "../format";
+import { apart, counted, metric, plural, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords, type Across } from "./across";
 import classes from "./curves.module.css";
@@ -156,7 +156,7 @@ export function CurvesChart(props: CurvesChartProps) {
         role="img"
         tabIndex={0}
         onKeyDown={onKeyDown}
-        aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
+        aria-label={`Curves of ${curves.metric} for ${plural(reported, "trial")}. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
       {none && (
         <p className={classes.none} style={{ height }}>
