@@ -8,6 +8,8 @@ import math
 import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from tests.driver.bench import Bench
 from tests.driver.stored import stored
@@ -166,8 +168,69 @@ def test_a_database_of_a_newer_version_is_refused(sqlite_url: str) -> None:
     with Store.open(sqlite_url) as store:
         with pytest.raises(StoreError, match="newer version"):
             store.migrate()
-        with pytest.raises(StoreError, match="run `tuner migrate`"):
+        with pytest.raises(StoreError, match="newer version of tuner, at revision 9999; upgrade tuner"):
             store.check()
+
+
+@pytest.fixture
+def warned() -> Iterator[threading.Event]:
+    """Yield an event that each warning of a migration sets."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.set()
+
+    found, handler = threading.Event(), Handler(logging.WARNING)
+    migrate.log.addHandler(handler)
+    yield found
+    migrate.log.removeHandler(handler)
+
+
+def older(path: Path) -> Engine:
+    """Create a database that lacks the newest migration."""
+    engine = connect(f"sqlite:///{path}")
+    migrate.migrate(engine)
+    with engine.begin() as connection:
+        downgraded(connection, "-1")
+    return engine
+
+
+def test_a_process_waits_while_another_one_migrates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tuner.db"
+    engine = older(path)
+    monkeypatch.setattr(migrate, "TELL_EVERY_S", 1.5)  # longer than SQLite waits
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = pool.submit(migrate.migrate, engine)
+        assert warned.wait(60)
+        assert not waiting.done()
+        other.execute("ROLLBACK")
+        waiting.result(60)
+    assert migrate.revision(engine) == migrate.head()
+    engine.dispose()
+    warning = next(record.getMessage() for record in caplog.records)
+    assert warning.startswith(f"waiting for a process that writes to the database sqlite:///{path}")
+
+
+def test_a_long_migration_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = older(tmp_path / "tuner.db")
+    check = migrate._check_references
+
+    def slow_check(connection: Connection) -> None:
+        warned.clear()
+        assert warned.wait(60)
+        check(connection)
+
+    monkeypatch.setattr(migrate, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(migrate, "_check_references", slow_check)
+    migrate.migrate(engine)
+    engine.dispose()
+    *_, warning = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert f" to {migrate.head()}, which takes minutes if it is large" in warning
 
 
 def test_an_empty_database_is_not_ready(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def export(url: str, target: Path) -> None:
     try:
         with translated("postgresql"):
             found = migrate.revision(source)
-        if found != migrate.head():
-            raise StoreError(f"{shown_url(url)} does not have the tables of this version; run `tuner migrate` first")
+        if why := migrate.problem(found):
+            raise StoreError(f"cannot back up {shown_url(url)}: {why}")
         _make(target)
         with (
             translated("postgresql"),

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, event
 from tuner.errors import Retryable, StoreError
 from tuner.store.sql.connect import is_of_driver, translated
 from tuner.store.sql.cursor import Cursor
-from tuner.store.sql.migrate import head, migrate, revision
+from tuner.store.sql.migrate import migrate, problem, revision
 
 T = TypeVar("T")
 
@@ -153,10 +153,8 @@ class Database:
         """Raise StoreError unless the database responds and has the tables of this version."""
         with translated(self.backend, self._path):
             found = revision(self.engine)
-        if found != head():
-            raise StoreError(
-                f"the database is at revision {found}, but this version of tuner needs {head()}; run `tuner migrate`"
-            )
+        if why := problem(found):
+            raise StoreError(why)
 
     def close(self) -> None:
         with self._lock:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tuner.errors import StoreError
 from tuner.store.sql.connect import shown_url, translate
 
 log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 10.0
+"""The time between two warnings that a migration is still running or waiting, in seconds."""
 
 
 def scripts() -> Path:
@@ -47,17 +53,30 @@ def _declared(field: str) -> set[str]:
     return {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
 
 
+def problem(found: str | None) -> str | None:
+    """Return why this version cannot use a database of this revision, and what to do about it, or None if it can."""
+    if found == head():
+        return None
+    if found is None or is_known(found):
+        return f"the database is at revision {found}, but this version of tuner needs {head()}; run `tuner migrate`"
+    return f"the database was written by a newer version of tuner, at revision {found}; upgrade tuner"
+
+
 def revision(engine: Engine) -> str | None:
     """Return the revision of the database, or None if it is empty."""
     with engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
-        return str(row[0]) if row else None
+        return _revision(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+    return str(row[0]) if row else None
 
 
 def migrate(engine: Engine) -> None:
-    """Migrate the database to `head()`. Several processes may do this at once.
+    """Migrate the database to `head()`. Several processes may do this at once: all but one wait until it is done.
 
     If there is nothing to do, this costs only one query.
     """
@@ -83,17 +102,22 @@ def upgrade(engine: Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
-    before = revision(engine)
-    if before == head():
-        return  # another process has been faster
-    with engine.connect() as connection:
+    with engine.connect() as connection, _telling() as tell:
         lite = engine.dialect.name == "sqlite"
         config.attributes["connection"] = connection
+        tell(f"waiting for a process that writes to the database {_shown(engine)}, most likely to migrate it")
         try:
             if lite:
                 _begin(connection)
             else:
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7236512)")
+            before = _revision(connection)
+            if before == head():
+                return  # another process has been faster
+            tell(
+                f"migrating the database {_shown(engine)} from revision {before} to {head()}, which takes minutes if it is "
+                "large. If this process is ended, the database stays as it was"
+            )
             command.upgrade(config, "head")
             if lite:
                 _check_references(connection)
@@ -107,6 +131,29 @@ def upgrade(engine: Engine) -> None:
         finally:
             if lite:
                 connection.invalidate()  # foreign keys are off in this connection, so nothing may use it again
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """Warn every `TELL_EVERY_S` seconds of what the block is doing, which it passes to the function that this yields."""
+    doing = ""
+    done = threading.Event()
+
+    def tell(what: str) -> None:
+        nonlocal doing
+        doing = what
+
+    def warn() -> None:
+        while not done.wait(TELL_EVERY_S):
+            log.warning("%s", doing)
+
+    thread = threading.Thread(target=warn, name="migration", daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        done.set()
+        thread.join()
 
 
 def _create(engine: Engine) -> bool:
@@ -130,10 +177,21 @@ def _create(engine: Engine) -> bool:
 
 
 def _begin(connection: Connection) -> None:
-    """Begin to write to an SQLite file, in a connection that nothing may use afterwards: its foreign keys are off."""
+    """Begin to write to an SQLite file, in a connection that nothing may use afterwards: its foreign keys are off.
+
+    A migration by another process may keep the file locked for longer than SQLite waits, so this waits again. It waits for a
+    second at a time, because Ctrl-C has no effect while SQLite waits.
+    """
     connection.exec_driver_sql("COMMIT")  # the read transaction that SQLAlchemy has begun
     connection.exec_driver_sql("PRAGMA foreign_keys=OFF")  # a migration may rebuild a referenced table
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("PRAGMA busy_timeout=1000")
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except OperationalError as error:
+            if "locked" not in str(error.orig):
+                raise
 
 
 def _check_references(connection: Connection) -> None:
