@@ -7123,6 +7123,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -7177,7 +7186,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7287,7 +7296,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7389,6 +7398,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -7452,7 +7470,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7572,7 +7590,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7692,6 +7710,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -7758,7 +7785,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7871,7 +7898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7975,7 +8002,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8074,7 +8101,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8198,6 +8225,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8260,6 +8296,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8340,6 +8385,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8408,6 +8462,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8492,6 +8555,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8560,6 +8632,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8638,6 +8719,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8697,6 +8787,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8770,6 +8869,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8829,6 +8937,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8925,6 +9042,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8989,6 +9115,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9067,6 +9202,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9131,6 +9275,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9207,6 +9360,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9270,7 +9432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9371,6 +9533,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9429,6 +9600,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9495,6 +9675,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9574,7 +9763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9698,6 +9887,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9757,6 +9955,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9828,6 +10035,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9908,6 +10124,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9970,6 +10195,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10046,6 +10280,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -10105,6 +10348,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10193,7 +10445,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10313,6 +10565,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -10365,6 +10626,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10440,7 +10710,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10544,7 +10814,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10639,7 +10909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10743,7 +11013,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10847,7 +11117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10951,7 +11221,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11059,7 +11329,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11163,7 +11433,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11267,7 +11537,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11371,7 +11641,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11486,7 +11756,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11614,7 +11884,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11742,7 +12012,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11866,7 +12136,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11994,7 +12264,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12122,7 +12392,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12250,7 +12520,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12374,7 +12644,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12503,6 +12773,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -12566,7 +12845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12665,6 +12944,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -12728,6 +13016,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -12778,6 +13075,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12848,7 +13154,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12989,7 +13295,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13070,7 +13376,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13160,7 +13466,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13220,7 +13526,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13306,7 +13612,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13410,7 +13716,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13473,7 +13779,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13533,7 +13839,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13626,7 +13932,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13692,7 +13998,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13791,7 +14097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13898,7 +14204,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13966,7 +14272,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
