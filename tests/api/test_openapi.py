@@ -98,6 +98,7 @@ def test_what_the_guards_answer_is_documented(document: dict[str, Any]) -> None:
     assert {"403", "408", "413", "415", "421"} <= set(create["post"]["responses"])
     assert {"304", "403", "421"} <= set(create["get"]["responses"])
     assert "304" not in document["paths"]["/api/v1/experiments/{experiment_id}/events"]["get"]["responses"]
+    assert {"401", "403"} <= set(document["paths"]["/metrics"]["get"]["responses"])
 
 
 def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(document: dict[str, Any]) -> None:

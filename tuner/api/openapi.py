@@ -22,7 +22,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from starlette.routing import BaseRoute
 
 from tuner import schedulers, search
-from tuner.api.access.auth import COOKIE, SESSION
+from tuner.api.access.auth import COOKIE, METRICS, SESSION
 from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.schemas import (
     AgentFailure,
@@ -255,7 +255,7 @@ def _add_answers(document: dict[str, Any]) -> None:
     """Add the responses that every route can give: authentication errors, the responses of `Guard`, and 304 for a known ETag."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
-        needs_token = address.startswith("/api/") and address != SESSION
+        needs_token = address.startswith(("/api/", METRICS)) and address != SESSION
         for method, operation in path.items():
             answers = operation["responses"]
             if needs_token:

@@ -7052,6 +7052,24 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
