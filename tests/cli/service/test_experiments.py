@@ -284,6 +284,26 @@ def test_mistakes_in_json_are_not_blamed_on_its_tabs(tmp_path: Path, text: str, 
         _spec(tmp_path / "spec.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("spec.json", '{"limits": {"budget": 4}, "seed": 1, "limits": {"max_failures": 1}}'),
+        ("spec.yaml", '{"limits": {"budget": 4}, "seed": 1, "limits": {"max_failures": 1}}'),
+        ("spec.yaml", "limits:\n  budget: 4\nlimits:\n  max_failures: 1\n"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    """The first of two sections had been ignored."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError, match=f"{name} is .*: the key 'limits' occurs twice"):
+        _spec(tmp_path / name)
+
+
+def test_a_merged_key_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("a: &a {x: 1, y: 1}\nb: &b\n  <<: *a\n  x: 2\nc: {<<: *b, y: 3}\n")
+    assert _spec(tmp_path / "spec.yaml")["c"] == {"x": 2, "y": 3}
+
+
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     monkeypatch.setenv("TUNER_ADDRESS", server)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
