@@ -97,8 +97,9 @@ def test_operation_ids_are_short_and_unique(document: dict[str, Any]) -> None:
 def test_what_the_guards_answer_is_documented(document: dict[str, Any]) -> None:
     create = document["paths"]["/api/v1/experiments"]
     assert {"403", "408", "413", "415", "421"} <= set(create["post"]["responses"])
-    assert {"304", "421"} <= set(create["get"]["responses"])
+    assert {"304", "403", "421"} <= set(create["get"]["responses"])
     assert "304" not in document["paths"]["/api/v1/experiments/{experiment_id}/events"]["get"]["responses"]
+    assert {"401", "403"} <= set(document["paths"]["/metrics"]["get"]["responses"])
 
 
 def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(document: dict[str, Any]) -> None:

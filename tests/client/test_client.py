@@ -7,6 +7,7 @@ import math
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from keyword import iskeyword
@@ -25,7 +26,7 @@ from tests.api.test_changes import pbt
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
 from tuner.api import create_app, schemas
-from tuner.client import protocol
+from tuner.client import protocol, synchronous
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
@@ -461,6 +462,28 @@ def test_a_stream_that_is_cut_goes_on_behind_the_last_message(server: str, sqlit
 
 
 # -- errors
+
+
+def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hours[0], sleep=time.sleep)
+    monkeypatch.setattr(protocol, "time", clock)
+    monkeypatch.setattr(synchronous, "time", clock)
+    asked: list[httpx.Request] = []
+
+    def quiet() -> Iterator[bytes]:
+        hours[0] = 3
+        yield b": still here\n\n"
+        raise httpx.ReadError("the service restarts", request=asked[0])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        end = b'event: experiment\ndata: {"state": "completed"}\n\n'
+        return httpx.Response(200, stream=Pieces(quiet)) if len(asked) == 1 else httpx.Response(200, content=end)
+
+    with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
+        [last] = client.experiment("exp_0123456789abcdef0123").events()
+    assert last == {"state": "completed"}
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:

@@ -308,6 +308,24 @@ def test_a_fit_of_the_model_over_the_space_before_is_not_used() -> None:
     assert bench.core.scheduler.state.theta == [1.0] * 5
 
 
+def test_a_change_that_only_drops_an_assumed_value_gives_freeze_thaw_a_new_model() -> None:
+    bench = Bench(space={"x": tuner.uniform(0, 1)}, num_samples=40, max_t=9, scheduler={"type": "freeze_thaw"})
+    bench.started(0)
+    bench.reported(0, loss=0.5)
+    space = {"x": tuner.uniform(0, 1), "w": tuner.randint(1, 9)}
+    inside = []
+    for assumed in ({"w": 4}, {}):
+        respaced(bench, space, **assumed)
+        observed = bench.core.scheduler._observed
+        inside.append(
+            (
+                observed.lies_inside(bench.core.trials[0]),
+                len(observed.inside(bench.core.scheduler.state, bench.core.trials)),
+            )
+        )
+    assert inside == [(True, 1), (False, 0)]
+
+
 def test_an_ended_experiment_continues_in_a_new_space() -> None:
     bench = Bench(space=WIDE, num_samples=2, scheduler={"type": "asha", "max_t": 3, "grace_period": 1})
     while running(bench):
