@@ -117,7 +117,12 @@ def test_the_oldest_rich_that_is_allowed_calls_on_broken_pipe() -> None:
 
 @pytest.mark.parametrize(
     ("name", "too_old", "oldest"),
-    [("ray", "2.53.0", "2.54.0"), ("scipy", "1.14.1", "1.15.0"), ("typer", "0.18.0", "0.19.0")],
+    [
+        ("ray", "2.53.0", "2.54.0"),
+        ("scipy", "1.14.1", "1.15.0"),
+        ("typer", "0.18.0", "0.19.0"),
+        ("pydantic", "2.10.0", "2.10.1"),
+    ],
 )
 def test_versions_with_which_nothing_runs_are_not_allowed(name: str, too_old: str, oldest: str) -> None:
     """`tests/test_wheel.py` installs the oldest versions that are allowed, in its long form."""

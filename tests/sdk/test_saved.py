@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.cli.service.experiments import ask
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Stop
@@ -26,6 +26,7 @@ from tuner.errors import Conflict, NotFound, SpecError, WrongArgument
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import announced
 from tuner.settings import Settings
+from tuner.space import Space
 from tuner.store import CodeRecord, Store
 from tuner.usercode.pickling import dumps
 
@@ -226,6 +227,22 @@ def test_a_search_on_agents_that_no_service_drives_is_refused_before_anything_is
             call()
     assert not store.commands.pending([made.id])
     assert store.experiments.get(made.public_id).spec.num_samples == 3
+
+
+def test_the_result_of_another_python_is_read_without_its_functions(store: Store) -> None:
+    """To run them would fail with "unknown opcode", or crash."""
+
+    def fails(config: Any) -> float:
+        raise AssertionError("this function was called")
+
+    space = Space.from_python({"lr": tuner.loguniform(1e-4, 0.1), "y": tuner.sample_from(fails)})
+    code = CodeRecord(hash="old", space_blob=space.blob(), python="3.1.4")
+    made = store.experiments.create(a_spec("digits", code="old", space=space.to_json()), code=code)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=[a_trial()]), T0)
+    [trial] = tuner.load("digits").trials
+    assert trial.config["lr"] == 0.01
+    assert "fails" in str(trial.config["y"])
 
 
 @pytest.mark.parametrize("state", [ExperimentState.PAUSED, ExperimentState.COMPLETED])

@@ -15,6 +15,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, SpecError, TrialError, TunerError
 from tuner.experiment.analysis import lineage
+from tuner.experiment.code.by_value import runnable_space
 from tuner.names import printable
 from tuner.plurals import counted
 from tuner.schedulers.shared import pareto
@@ -175,7 +176,7 @@ class Result:
         return cls(
             Found(
                 record=record,
-                revisions=Revisions.of(record.spec, code.space_blob if code else None),
+                revisions=Revisions.of(record.spec, runnable_space(code)),
                 trials=_all_trials(store, record.id),
                 segments=store.trials.segments(record.id),
                 histories=_histories(store, record.id),

@@ -126,6 +126,13 @@ def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
     )
 
 
+def runnable_space(code: CodeRecord | None) -> bytes | None:
+    """Return the pickled Python objects of the search space, or None if there are none or this Python cannot run them."""
+    if code is None or (_is_other(code.python) and holds_functions(code.space_blob)):
+        return None
+    return code.space_blob
+
+
 def _is_other(version: str) -> bool:
     """Return whether a version of Python, if it is known, has another bytecode than this one."""
     return bool(version) and version.split(".")[:2] != platform.python_version().split(".")[:2]
