@@ -143,6 +143,11 @@ class DefineByRunSearch(Searcher):
             sampler = self._sampler(keyed_seed(self.context.seed, "draw", number, name))
             return sampler.sample_independent(self._study.now(), frozen, name, wanted), state
 
+    def not_asked_for(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        if self._known or (at := trial.searcher_state.get(POINT)) is None:
+            return []
+        return [(f"points_to_evaluate/{at}", name) for name in self._points[at] if name not in trial.params]
+
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
         """Return the values that the sampler draws jointly, once per trial.
 
