@@ -19,10 +19,12 @@ import httpx
 import pandas as pd
 import pytest
 from fastapi import FastAPI
+from optuna.distributions import FloatDistribution, distribution_to_json
 
 import tuner
 from tests.api.conftest import serving
 from tests.api.test_changes import pbt
+from tests.driver.bench import Bench
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
 from tuner.api import create_app, schemas
@@ -30,6 +32,7 @@ from tuner.client import protocol, synchronous
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
+from tuner.domain.events import Drawn
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
@@ -295,6 +298,33 @@ def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store
     when = [round(decision.time, 3) for decision in here.decisions]
     assert [round(decision.time, 3) for decision in there.decisions] == when
     assert [replace(one, time=0.0) for one in there.decisions] == [replace(one, time=0.0) for one in here.decisions]
+
+
+def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client, sqlite_store: Store) -> None:
+    """They had none: neither in the API nor in the plots of a result."""
+    bench = Bench(
+        space={}, search={"type": "define_by_run", "search": {"type": "random"}}, num_samples=12, limits={}
+    )  # fmt: skip
+    searcher: Any = bench.core.searcher
+    for number in range(12):
+        bench.started(number)
+        for name in ("x", "y"):
+            asked = distribution_to_json(FloatDistribution(0.0, 1.0))
+            value, state = searcher.draw(number, name, asked, bench.core.trials)
+            bench.feed(Drawn(time=bench.tick(), trial=number, segment=1, name=name, value=value, state=state))
+        bench.reported(number, bench.core.trials[number].params["x"])
+        bench.ended(number, "returned")
+    made = sqlite_store.experiments.create(bench.spec)
+    epoch = sqlite_store.drivers.claim(made.id, "test", 60.0, T0)
+    trials, state = list(bench.core.trials), bench.core.state
+    batch = Batch(log=bench.log, trials=trials, state=state, summary=bench.core.summary())
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    found = {item.parameter: item.share for item in client.experiment(made.public_id).importance().items}
+    assert list(found) == ["x", "y"]
+    assert sum(found.values()) == pytest.approx(1)
+    for result in (Result.load(sqlite_store, made.public_id), client.experiment(made.public_id).result()):
+        (bars,) = result.plot("importance").data
+        assert dict(zip(bars.y, bars.x, strict=True)) == pytest.approx(found)
 
 
 def test_values_that_are_not_finite_stay_so(client: Client, sqlite_store: Store) -> None:

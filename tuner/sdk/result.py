@@ -93,6 +93,7 @@ class Found:
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    draws: Sequence[tuple[str, Mapping[str, Any]]] = ()  # see `Trials.draws`
     more: More | None = None  # runs more trials of the experiment
 
 
@@ -156,7 +157,7 @@ class Result:
         self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
-        self._segments = found.segments
+        self._segments, self._draws = found.segments, found.draws
         self._best_place = found.best_place
         self._more = found.more
         self.best_checkpoint: Checkpoint | None = opened(found.best_checkpoint) if found.best_checkpoint else None
@@ -183,6 +184,7 @@ class Result:
                 decisions=_decisions(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                draws=store.trials.draws(record.id) if record.spec.search.get("type") == "define_by_run" else (),
                 more=more,
             )
         )
@@ -437,6 +439,7 @@ class Result:
             objectives=self._objectives,
             space=self._space.present,
             keeps=self._keeps,
+            draws=self._draws,
         )
         return plots.plot(search, kind, options)
 

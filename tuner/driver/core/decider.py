@@ -31,6 +31,7 @@ from tuner.driver.core.rules.words import names, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
+from tuner.names import did_you_mean
 from tuner.plurals import counted
 from tuner.schedulers.base import ALLOWED, HAS_ROOM, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
@@ -103,7 +104,10 @@ class Decider:
         match event:
             case e.Reported():
                 decisions = after_report(self.experiment, event)
-                return [*missed_metrics(self.experiment, missed, event.metrics), *decisions] if missed else decisions
+                notes = [*missed_metrics(self.experiment, missed, event.metrics)] if missed else []
+                if self.trials[event.trial].reports == 1:
+                    notes += self._unused_values(self.trials[event.trial])
+                return [*notes, *decisions] if notes else decisions
             case e.SegmentEnded():
                 return after_end(self.experiment, event)
             case e.DriverStarted():
@@ -158,6 +162,14 @@ class Decider:
         left = f"; the trial would continue {where_from(trial)}" if waits else ""
         what = f"the checkpoint of trial {number} at iteration {info.step} is lost: {reason}{left}"
         return d.Note(reason=what, trial=number, warning=True)
+
+    def _unused_values(self, trial: Trial) -> Iterator[d.Note]:
+        """Warn of given values for which the training code has not asked by the trial's first report."""
+        for where, name in self.searcher.not_asked_for(trial):
+            what = f"trial {trial.number} has not asked for {name!r}, so the value in {where} has no effect"
+            meant = did_you_mean(name, trial.params, "'")
+            asked = f"it has asked for {names(trial.params)}{meant}"
+            yield d.Note(reason=f"{what}; {asked}", trial=trial.number, warning=True)
 
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
