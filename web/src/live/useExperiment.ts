@@ -340,11 +340,12 @@ export function readAllRows({ id, objectives }: Experiment, { sort, where }: Row
   return pagesOf((token) => api.trials(id, { ...query, ...from(token) }) as Promise<Rows>);
 }
 
-/** A trial by its number: one of those that are known, or else read from the service. */
-export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | undefined {
+/** A trial by its number: one of those that are known, or else read from the service. Null if there is no such trial. */
+export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | null | undefined {
   const known = live.trials.data?.items.find((trial) => trial.number === number);
   const id = live.experiment.data?.id ?? "";
-  const wanted = number !== null && live.trials.data !== undefined && !live.trials.data.complete && !known;
+  const absent = number !== null && live.trials.data !== undefined && !known;
+  const wanted = absent && !live.trials.data.complete && Number.isSafeInteger(number);
   const query = useQuery({
     queryKey: [...keys.rows(id), "numbered", number],
     queryFn: async ({ signal }): Promise<RowPages> => {
@@ -354,7 +355,10 @@ export function useTrialNumbered(live: LiveExperiment, number: number | null): T
     enabled: wanted,
     structuralSharing: false,
   });
-  return known ?? (wanted ? query.data?.pages[0]?.items[0] : undefined);
+  if (known || !absent) return known;
+  if (!wanted) return null;
+  const page = query.data?.pages[0];
+  return page && (page.items[0] ?? null);
 }
 
 function decided({ items, older }: Decisions, changes: Changes): Decisions {

@@ -232,7 +232,7 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     bench.started(0)
     bench.reported(0, checkpoint=True)
     assert deletions(bench.reported(0, checkpoint=True)) == ["ckp_0_1_1"]
-    bench.saved(0, "ckp_0_1_1", 1)
+    assert deletions(bench.saved(0, "ckp_0_1_1", 1)) == []
     assert list(bench.core.trials[0].checkpoints) == ["ckp_0_1_2"], "its upload has just ended, and it is being deleted"
     after = bench.successor()
     assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == ["ckp_0_1_1"]

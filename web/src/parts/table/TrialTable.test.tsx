@@ -115,7 +115,7 @@ it("names parameters as the choices are labeled now", () => {
   expect(headers()).toContain("optimizer/adamw/lr");
 });
 
-it("shortens a long name and a long category, which can be read in full as tooltips", () => {
+it("shortens a long name and a long category, which can be read in full as tooltips", async () => {
   const name = "n".repeat(200);
   const category = "c".repeat(200);
   const trials = TRIALS.map((trial) => ({ ...trial, params: { [name]: category, lr: "adam" } }));
@@ -124,6 +124,8 @@ it("shortens a long name and a long category, which can be read in full as toolt
   expect(head.textContent).toMatch(/^n+…n+$/);
   expect(head.textContent.length).toBeLessThan(60);
   expect(head.title).toBe(name);
+  fireEvent.click(screen.getByRole("button", { name: "columns" }));
+  expect(await screen.findByRole("checkbox", { name })).toBeTruthy();
   const [cell] = screen.getAllByText(category);
   expect(cell!.closest("td")!.title).toBe(category);
   expect(screen.getAllByText("adam")[0]!.closest("td")!.hasAttribute("title")).toBe(false);

@@ -475,6 +475,7 @@ function ColumnTick({ column }: { column: TableColumn<Trial> }) {
   return (
     <input
       type="checkbox"
+      aria-label={metaOf(column).label}
       checked={shown}
       disabled={!column.getCanHide()}
       onChange={(event) => show(event.currentTarget.checked)}
