@@ -6,6 +6,7 @@ import { plural } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
+import { isShortcut } from "../parts/common/useKeys";
 import {
   ABSENT,
   axisName,
@@ -202,11 +203,12 @@ export function ParallelChart(props: ParallelChartProps) {
   };
   const step = (dimension: Dimension, i: number) => (event: KeyboardEvent) => {
     const to = i + ({ ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? 0);
-    if (to === i || to < 0 || to >= dimensions.length) return;
+    if (to === i || to < 0 || to >= dimensions.length || isShortcut(event)) return;
     event.preventDefault();
     onMove(dimension.id, to);
   };
   const keys = (dimension: Dimension) => (event: KeyboardEvent) => {
+    if (isShortcut(event)) return;
     if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
     if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
     event.preventDefault();

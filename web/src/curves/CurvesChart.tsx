@@ -5,6 +5,7 @@ import { apart, counted, metric, plural, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords, type Across } from "./across";
 import classes from "./curves.module.css";
+import { isShortcut } from "../parts/common/useKeys";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
@@ -136,7 +137,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const states = new Set(drawn.map((one) => one.state));
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
-    if (step === undefined) return;
+    if (step === undefined || isShortcut(event)) return;
     event.preventDefault();
     const order = series
       .map(({ number }) => ({ number, rank: rank.get(number) }))

@@ -1,6 +1,7 @@
 /** Everything that is shown of one experiment, read once and then kept up to date by its event stream. */
 
 import {
+  focusManager,
   keepPreviousData,
   useInfiniteQuery,
   useQuery,
@@ -8,6 +9,7 @@ import {
   type QueryClient,
   type QueryFilters,
   type QueryKey,
+  type RefetchOptions,
   type InfiniteData,
   type UseInfiniteQueryResult,
   type UseQueryResult,
@@ -165,9 +167,9 @@ export function useExperiment(id: string): LiveExperiment {
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
-    // The best trials of a sample change with time. If all trials are here, the stream brings every change.
-    refetchInterval: ({ state }) => (live && state.data && !state.data.complete ? RESAMPLE_MS : false),
   });
+  // The best trials of a sample change with time. If all trials are here, the stream brings every change.
+  useRereading(trials.refetch, live && trials.data?.complete === false ? RESAMPLE_MS : null);
   const decisions = useQuery({
     queryKey: keys.decisions(id),
     queryFn: ({ signal }) => recent.update(readDecisions(id, signal), decided),
@@ -312,7 +314,7 @@ export function useRows(
   const experiment = live.experiment.data;
   const id = experiment?.id ?? "";
   const fronts = (experiment?.objectives.length ?? 0) > 1;
-  return useInfiniteQuery({
+  const query: UseInfiniteQueryResult<RowPages> = useInfiniteQuery({
     queryKey: [...keys.rows(id), sort, ...where],
     queryFn: ({ pageParam, signal }) => {
       const query = {
@@ -328,10 +330,24 @@ export function useRows(
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
     enabled: enabled && id !== "",
-    refetchInterval: experiment && experimentEnded(experiment.state) ? false : REORDER_MS,
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+  const changing = enabled && experiment !== undefined && !experimentEnded(experiment.state);
+  useRereading(query.refetch, changing ? REORDER_MS : null);
+  return query;
+}
+
+/**
+ * Read again every `ms` milliseconds, or never if it is null. The option `refetchInterval` is not enough: each change of the
+ * stream that is put into the cache begins its interval anew.
+ */
+function useRereading(refetch: (options: RefetchOptions) => unknown, ms: number | null): void {
+  useEffect(() => {
+    if (ms === null) return;
+    const timer = setInterval(() => focusManager.isFocused() && void refetch({ cancelRefetch: false }), ms);
+    return () => clearInterval(timer);
+  }, [refetch, ms]);
 }
 
 /** Read all rows of the table, also those to which the user has not scrolled. */
