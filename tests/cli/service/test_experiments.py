@@ -452,6 +452,7 @@ def test_several_are_resumed_by_a_service_only(
         assert status(monkeypatch, "resume", "a", "b") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
+        assert status(monkeypatch, "resume", "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
         assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 
