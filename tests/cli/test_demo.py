@@ -17,6 +17,7 @@ from tuner.cli.demo import say_outcome
     [
         (None, None, "No trial succeeded: KeyError: '[/lr]'"),
         (SimpleNamespace(number=3), {"act": "[/relu]"}, "best accuracy 0.5000 by trial 3: act=[/relu]"),
+        (SimpleNamespace(number=3), {}, "1 of 3 epochs trained: 67 % less than"),
     ],
 )
 def test_brackets_in_the_outcome_are_shown_as_they_are(best: Any, config: Any, said: str) -> None:
