@@ -172,6 +172,21 @@ def test_a_request_that_is_not_safe_is_not_repeated_after_a_lost_answer(server: 
     assert transport.requests == 1
 
 
+def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(server: str, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    [failed, *_] = [trial for trial in sqlite_store.trials.page(search.id).items if trial.state == "failed"]
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client:
+        client.trial(failed.public_id).retry()
+        assert transport.requests == 2
+        search.obey()
+        assert client.experiment("halved").get().trials == 7
+        transport.lost, transport.requests = 1, 0
+        client.experiment(search.public_id).pause()
+        assert transport.requests == 2
+
+
 class Busy(httpx.HTTPTransport):
     """Answers 503 or 502 first, as a service or a proxy in front of it does."""
 
@@ -508,6 +523,8 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
 
     def handle(request: httpx.Request) -> httpx.Response:
         asked.append(request)
+        if len(asked) == 2:
+            raise httpx.ConnectError("it does not listen yet", request=request)
         end = b'event: experiment\ndata: {"state": "completed"}\n\n'
         return httpx.Response(200, stream=Pieces(quiet)) if len(asked) == 1 else httpx.Response(200, content=end)
 

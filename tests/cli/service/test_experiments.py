@@ -30,6 +30,7 @@ from tuner.domain.logs import LogChunk
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
+from tuner.store.log import Log
 
 __all__ = ["app", "poked", "server"]
 
@@ -452,6 +453,7 @@ def test_several_are_resumed_by_a_service_only(
         assert status(monkeypatch, "resume", "a", "b") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
+        assert status(monkeypatch, "resume", "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
         assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 
@@ -541,6 +543,22 @@ def test_a_service_gives_the_same_as_the_database(
         assert output("--address", server, *arguments) == here, arguments
     for arguments in (["explain", "halved", "99"], ["logs", "halved", "99"], ["schedule", "halved", "99"]):
         assert [status(monkeypatch, *where, *arguments) for where in ([], ["--address", server])] == [3, 3]
+
+
+def test_all_decisions_are_explained_however_many_a_page_has(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    whole = output("explain", "halved")
+    decisions = Log.decisions
+
+    def short(*where: Any, page_size: int, **more: Any) -> Any:
+        return decisions(*where, page_size=5, **more)
+
+    monkeypatch.setattr(Log, "decisions", short)
+    assert output("explain", "halved") == whole
+    assert whole.count("\n") > 10
 
 
 def test_a_progress_bar_that_is_followed_on_a_service_has_a_line_for_each_state(
