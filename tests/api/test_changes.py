@@ -428,7 +428,13 @@ def test_messages_about_changes_by_users_are_not_kept_for_ever(monkeypatch: pyte
     """They have the number of the newest log entry, which does not grow."""
     monkeypatch.setattr(stream, "KEPT", 10)
     now = Progress(
-        last_event_seq=5, state=ExperimentState.PAUSED, reason="", error=None, revision=0, archived_at=None, thinned_at=None
+        last_event_seq=5,
+        state=ExperimentState.PAUSED,
+        reason="",
+        error=None,
+        revision=0,
+        archived_at=None,
+        thinned_at=None,
     )
     channel = stream.Channel(cast("stream.Form", None))
     channel.begin(now, 5)
