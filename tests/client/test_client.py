@@ -187,6 +187,16 @@ def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(se
         assert transport.requests == 2
 
 
+def test_a_deletion_whose_answer_was_lost_is_not_repeated(server: str, sqlite_store: Store) -> None:
+    """Repeated, it would say that there is no such experiment."""
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    [made] = sqlite_store.experiments.page().items
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client, pytest.raises(ServiceUnreachable, match="reset by peer"):
+        client.experiment(made.public_id).delete()
+    assert transport.requests == 1
+
+
 class Busy(httpx.HTTPTransport):
     """Answers 503 or 502 first, as a service or a proxy in front of it does."""
 
