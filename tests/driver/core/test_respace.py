@@ -15,6 +15,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Effects
 from tuner.driver.core.actions import Ask, suggested
+from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
 from tuner.space import Space
 
 WIDE = {"x": tuner.uniform(0, 1), "y": tuner.choice(["a", "b"])}
@@ -316,13 +317,10 @@ def test_a_change_that_only_drops_an_assumed_value_gives_freeze_thaw_a_new_model
     inside = []
     for assumed in ({"w": 4}, {}):
         respaced(bench, space, **assumed)
-        observed = bench.core.scheduler._observed
-        inside.append(
-            (
-                observed.lies_inside(bench.core.trials[0]),
-                len(observed.inside(bench.core.scheduler.state, bench.core.trials)),
-            )
-        )
+        scheduler, trials = bench.core.scheduler, bench.core.trials
+        assert isinstance(scheduler, FreezeThawScheduler)
+        observed = scheduler._observed
+        inside.append((observed.lies_inside(trials[0]), len(observed.inside(scheduler.state, trials))))
     assert inside == [(True, 1), (False, 0)]
 
 
