@@ -6,7 +6,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 , := ,
 .DEFAULT_GOAL := help
-.PHONY: help setup web demo serve test test-fast test-long coverage fuzz chaos lint format generate docs bench clean
+.PHONY: help setup web demo serve test test-fast test-pythons test-long coverage fuzz chaos lint format generate docs bench clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,11 @@ test: setup  ## check lint, types and layers, and run all tests except the long 
 
 test-fast: setup  ## run the tests that start neither Ray, PostgreSQL nor a browser
 	$(BIN)/python -m pytest -q -m "not ray and not postgres and not browser and not slow"
+
+test-pythons:  ## run the fast tests with other versions of Python (PYTHONS="3.12 3.13 3.14"), each in an environment of its own
+	for version in $(or $(PYTHONS),3.12 3.13 3.14); do \
+		$(MAKE) test-fast VENV=.venv-$$version PYTHON=python$$version || exit 1; \
+	done
 
 $(VENV)/.installed-long: $(VENV)/.installed
 	$(call install,dev$(,)long)

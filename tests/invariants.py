@@ -41,19 +41,18 @@ def broken(store: Store, record: ExperimentRecord) -> Iterator[str]:
     log = list(store.drivers.load(record.id))
     if log and isinstance(log[0][1], e.Event) and log[0][1].time < time.time() - 86_400:
         return  # a test has written it by hand, with times of long ago
-    if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
-        yield "the log has gaps"
-    yield from _reports(log, record)
+    yield from of_log(log, record.spec.max_t if record.spec.time_attr == "training_iteration" else None)
     yield from _segments(store, record)
     if record.state.ended and log:
         yield from _leftovers(store, record)
     yield from _rows(store, record, log)
 
 
-def _reports(log: list[Any], record: ExperimentRecord) -> Iterator[str]:
-    """Check that every report is counted once and in order, and that nothing is trained past max_t."""
+def of_log(log: list[Any], max_t: int | None) -> Iterator[str]:
+    """Yield what is wrong with a log, in words: gaps, reports out of order or counted twice, training past iteration `max_t`."""
+    if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
+        yield "the log has gaps"
     counts: dict[tuple[int, int], int] = {}
-    max_t = record.spec.max_t if record.spec.time_attr == "training_iteration" else None
     for _, entry in log:
         if not isinstance(entry, e.Reported):
             continue

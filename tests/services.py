@@ -96,8 +96,9 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
+        # `tuner serve` refuses to run if an address is given, and a test may have set that of this service.
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "TUNER_ADDRESS"},
             "TUNER_HOME": str(self.home),
             "TUNER_DATABASE_URL": self.database_url,
             "PYTHONUNBUFFERED": "1",

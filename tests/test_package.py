@@ -113,3 +113,22 @@ def test_the_oldest_rich_that_is_allowed_calls_on_broken_pipe() -> None:
     assert "13.7.1" not in rich.specifier
     assert "13.8" in rich.specifier
     assert callable(Console.on_broken_pipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "too_old", "oldest"),
+    [
+        ("ray", "2.53.0", "2.54.0"),
+        ("scipy", "1.14.1", "1.15.0"),
+        ("typer", "0.18.0", "0.19.0"),
+        ("pydantic", "2.10.0", "2.10.1"),
+    ],
+)
+def test_versions_with_which_nothing_runs_are_not_allowed(name: str, too_old: str, oldest: str) -> None:
+    """`tests/test_wheel.py` installs the oldest versions that are allowed, in its long form."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    needed = [one for one in map(Requirement, [*project["dependencies"], *extras]) if one.name == name]
+    assert needed
+    assert not any(too_old in one.specifier for one in needed)
+    assert all(oldest in one.specifier for one in needed)

@@ -201,6 +201,21 @@ def test_a_dollar_in_the_path_of_the_home_or_of_the_working_directory_is_part_of
     assert place(Settings.from_env({"TUNER_STORAGE": "saved"}).storage).path == str(folder / "saved")
 
 
+def test_a_relative_path_in_a_folder_that_was_deleted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for variable in ("TUNER_HOME", "TUNER_STORAGE"):
+        with pytest.raises(SpecError, match="'here' is, since the current folder has been deleted") as refused:
+            Settings.from_env({"TUNER_HOME": str(tmp_path), variable: "here"})
+        assert [pointer for pointer, _ in refused.value.errors] == [variable]
+    with pytest.raises(StoreError, match=r"'here\.db', is relative, and the current folder has been deleted"):
+        Store.open("sqlite:///here.db")
+    assert Settings.from_env({"TUNER_HOME": str(tmp_path)}).home == tmp_path
+
+
 def test_a_home_whose_database_would_be_another_file_is_refused(tmp_path: Path) -> None:
     for name in ("a?b", "a%20b"):
         with pytest.raises(SpecError, match=r"TUNER_HOME: .* can have neither a question mark nor a percent code"):

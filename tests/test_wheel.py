@@ -55,6 +55,26 @@ if __name__ == "__main__":
             raise AssertionError(f"tuner.{module} was imported without PyTorch")
     print("fine")
 """
+RANKS = """
+import sys
+import tuner
+
+def train(config):
+    import torch
+    x = torch.tensor([config["x"]])
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(x)
+    tuner.report({"loss": float(x)})
+
+if __name__ == "__main__":
+    ranks = 2 if "ray" in sys.argv else 1
+    result = tuner.run(
+        train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", max_t=1, num_samples=2, num_workers=ranks, verbose=0,
+        executor=sys.argv[1],
+    )
+    assert result.state == "completed", result.error
+    print("fine")
+"""
 
 
 @pytest.mark.slow
@@ -91,6 +111,24 @@ def test_it_works_in_an_empty_environment(tmp_path: Path) -> None:
     _run([str(tmp_path / "empty" / "bin" / "tuner"), "doctor", "--quick"], tmp_path)
     done = _run([str(tmp_path / "empty" / "bin" / "tuner"), "demo"], tmp_path)
     assert "completed" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the oldest numpy that is allowed has no wheel for this Python")
+def test_it_works_with_the_oldest_versions_that_are_allowed(tmp_path: Path) -> None:
+    """The versions that pyproject.toml names as lower bounds. Its short form is in `tests/test_package.py`."""
+    uv, python = [sys.executable, "-m", "uv", "-q"], str(tmp_path / "oldest" / "bin" / "python")
+    _run([*uv, "venv", "--python", sys.executable, "oldest"], tmp_path)
+    # tuner itself runs from its source tree, since only the dependencies matter here.
+    options = ["--resolution", "lowest-direct", "--extra", "torch", "-r", str(ROOT / "pyproject.toml")]
+    _run([*uv, "pip", "install", "--python", python, *options], tmp_path)
+    (tmp_path / "ranks.py").write_text(RANKS)
+    for executor in ("local", "ray"):
+        ended = _run([python, "ranks.py", executor], tmp_path, PYTHONPATH=str(ROOT))
+        assert ended.stdout.splitlines()[-1] == "fine"
+    _run([python, "-m", "tuner", "list"], tmp_path, PYTHONPATH=str(ROOT))
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> Any:

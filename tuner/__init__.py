@@ -23,7 +23,7 @@ _moved.install()  # registers the old names of moved modules, so that pickles of
 
 # In a script that runs as a trial, this file tells the rank that the script imports tuner and reports its metrics itself.
 if _folder := os.environ.get("_TUNER_SCRIPT"):
-    with suppress(OSError), open(os.path.join(_folder, "imported"), "w"):
+    with suppress(OSError), open(os.path.join(_folder, "imported"), "w", encoding="utf-8"):
         pass
 
 __version__ = "0.1.0"

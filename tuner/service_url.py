@@ -45,7 +45,7 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
     with contextlib.suppress(OSError):  # if the database and Ray are elsewhere, the home may be read-only
-        written.write_text(json.dumps(own))
+        written.write_text(json.dumps(own), encoding="utf-8")
         written.replace(file)
     try:
         yield
@@ -82,6 +82,6 @@ def running_service(home: Path, database: str) -> Running | None:
 
 def _read(file: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}

@@ -219,6 +219,8 @@ class Settings:
                 f"expected a folder, got {str(self.home)!r}: {error}; set TUNER_HOME to a folder where this user may write",
                 "TUNER_HOME",
             ) from error
+        except FileNotFoundError as error:
+            raise _nowhere(self.home, "TUNER_HOME") from error
         object.__setattr__(self, "home", home)
         if not self.database_url:
             # In the URL of a database, options follow a question mark, and %20 may stand for a space.
@@ -231,7 +233,11 @@ class Settings:
             object.__setattr__(self, "database_url", f"sqlite:///{home / 'tuner.db'}")
         if self.oidc_issuer is not None and not (self.oidc_client_id and self.oidc_roles):
             raise SpecError("needs TUNER_OIDC_CLIENT_ID and TUNER_OIDC_ROLES", "TUNER_OIDC_ISSUER")
-        object.__setattr__(self, "storage", absolute(self.storage or literal(str(home / "checkpoints"))))
+        try:
+            storage = absolute(self.storage or literal(str(home / "checkpoints")))
+        except FileNotFoundError as error:
+            raise _nowhere(self.storage, "TUNER_STORAGE") from error
+        object.__setattr__(self, "storage", storage)
 
     def make_home(self) -> None:
         """Create the home unless it exists. Raise SpecError if it cannot be created."""
@@ -270,6 +276,15 @@ class Settings:
         if errors:
             raise SpecError(errors)
         return cls(**values)
+
+
+def _nowhere(path: Path | str, variable: str) -> SpecError:
+    """Return the error for a relative path if the working directory has been deleted."""
+    return SpecError(
+        f"expected a path that is not relative, as {str(path)!r} is, since the current folder has been deleted: change to "
+        "another folder, or set an absolute path",
+        variable,
+    )
 
 
 def misspelled(environ: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from tests.agents.conftest import SPEC, AgentService
+from tests.store.examples import a_spec
+from tuner.hosts.executor import Executor
 from tuner.store.service.access import Role
 
 
@@ -399,6 +401,17 @@ def test_an_experiment_of_another_executor_has_no_work_for_agents(sqlite_service
     answer = sqlite_service.client.post(f"/experiments/{name}/assignments", json={})
     assert answer.status_code == 409
     assert "executor" in answer.json()["detail"]
+
+
+def test_a_host_without_ray_fits_models_for_the_trials_of_agents(sqlite_service: AgentService) -> None:
+    """Each fit had ended with an AssertionError."""
+    assert sqlite_service.host is not None
+    executor = sqlite_service.host.executors.of(a_spec(executor="agents"))
+    assert sqlite_service.call(fitted(executor)) == 8
+
+
+async def fitted(executor: Executor) -> Any:
+    return await executor.offload([], pow, 2, 3)
 
 
 def test_a_step_that_no_database_can_store_is_refused(sqlite_service: AgentService) -> None:

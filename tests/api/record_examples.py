@@ -273,4 +273,4 @@ def _short(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    RECORDED.write_text(json.dumps(recorded(), indent=1, ensure_ascii=False) + "\n")
+    RECORDED.write_text(json.dumps(recorded(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -416,13 +416,26 @@ def test_changes_by_users_are_sent_although_no_driver_is_there(
             CLIENT.send(request).raise_for_status()
             client.apply(next(messages))
             client.compare()
+        with sqlite_store._database.write() as cursor:
+            cursor.execute("UPDATE experiment SET thinned_at = ? WHERE id = ?", (T0 + 99, made.id))
+        client.apply(next(messages))
+        client.compare()
     assert client.experiment["limits"]["max_failures"] == 7
+    assert client.experiment["thinned_at"] is not None
 
 
 def test_messages_about_changes_by_users_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have the number of the newest log entry, which does not grow."""
     monkeypatch.setattr(stream, "KEPT", 10)
-    now = Progress(last_event_seq=5, state=ExperimentState.PAUSED, reason="", error=None, revision=0, archived_at=None)
+    now = Progress(
+        last_event_seq=5,
+        state=ExperimentState.PAUSED,
+        reason="",
+        error=None,
+        revision=0,
+        archived_at=None,
+        thinned_at=None,
+    )
     channel = stream.Channel(cast("stream.Form", None))
     channel.begin(now, 5)
     for revision in range(30):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, get_type_hints
 
 import httpx
@@ -9,11 +10,11 @@ import jsonschema
 import pytest
 from fastapi.responses import Response
 
-from tests.api import record_operations
+from tests.api import record_examples, record_operations
 from tuner import search
 from tuner.api.answers import Route
 from tuner.api.app import PARTS, create_app
-from tuner.api.openapi import BODIES, REQUESTS
+from tuner.api.openapi import BODIES, RECORDED, REQUESTS
 from tuner.api.routes import health, monitoring
 from tuner.api.schemas.analysis.curves import COLUMNS
 from tuner.experiment.specs.model import SpecModel
@@ -96,8 +97,9 @@ def test_operation_ids_are_short_and_unique(document: dict[str, Any]) -> None:
 def test_what_the_guards_answer_is_documented(document: dict[str, Any]) -> None:
     create = document["paths"]["/api/v1/experiments"]
     assert {"403", "408", "413", "415", "421"} <= set(create["post"]["responses"])
-    assert {"304", "421"} <= set(create["get"]["responses"])
+    assert {"304", "403", "421"} <= set(create["get"]["responses"])
     assert "304" not in document["paths"]["/api/v1/experiments/{experiment_id}/events"]["get"]["responses"]
+    assert {"401", "403"} <= set(document["paths"]["/metrics"]["get"]["responses"])
 
 
 def test_the_spec_names_the_options_of_schedulers_searchers_and_parameters(document: dict[str, Any]) -> None:
@@ -153,6 +155,20 @@ def test_every_request_and_answer_has_an_example_that_fits_its_schema(document: 
                     assert isinstance(content["example"], str)
     [problem] = document["components"]["schemas"]["Problem"]["examples"]
     assert problem["errors"]
+
+
+def _paths(value: Any, at: str = "") -> set[str]:
+    """Return where a JSON value has fields, such as `items/0/name`."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return set().union(*({f"{at}/{key}", *_paths(item, f"{at}/{key}")} for key, item in items))
+    return set()
+
+
+def test_the_recorded_examples_are_those_of_today() -> None:
+    """Compare where they have fields, and not the values, since other versions of libraries may round differently."""
+    known = json.loads(RECORDED.read_text(encoding="utf-8"))
+    assert _paths(record_examples.recorded()) ^ _paths(known) == set(), "run python -m tests.api.record_examples"
 
 
 def test_examples_of_requests_are_taken(document: dict[str, Any]) -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
 
-from tuner.api import create_app
+from tuner.api import create_app, problems
 from tuner.api.monitoring import readiness
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.sql import connect
 from tuner.usercode.entrypoints import EntrypointChecker
+
+
+def test_titles_do_not_depend_on_the_version_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 has changed the phrases of some statuses."""
+    monkeypatch.setattr(problems, "HTTPStatus", lambda status: SimpleNamespace(phrase="as in a later Python"))
+    titles = [json.loads(problems.problem_response(status, "").body)["title"] for status in (413, 422, 404)]
+    assert titles == ["Request Entity Too Large", "Unprocessable Entity", "as in a later Python"]
 
 
 async def test_a_locked_database_is_worth_another_try(

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.services import until
 from tests.store.examples import T0, a_report, begin
 from tuner.api import stream
 from tuner.api.server import UNSENT_BYTES, Server
@@ -159,6 +160,7 @@ def test_clients_that_read_the_whole_log_share_its_reads_and_hold_up_nobody(
     url = f"{server}/api/v1/experiments/{made.public_id}/events"
     go, reads, waiting = threading.Event(), [], threading.Semaphore(0)
     missed, wait = stream.Events.missed, stream.Channel.missed
+    channels: set[stream.Channel] = set()
 
     def slowly(form: stream.Events, after: int, upto: int) -> stream.Message:
         reads.append(after)
@@ -166,6 +168,7 @@ def test_clients_that_read_the_whole_log_share_its_reads_and_hold_up_nobody(
         return missed(form, after, upto)
 
     async def counted(channel: stream.Channel, after: int, limit: asyncio.Semaphore) -> stream.Message:
+        channels.add(channel)
         waiting.release()
         return await wait(channel, after, limit)
 
@@ -190,6 +193,8 @@ def test_clients_that_read_the_whole_log_share_its_reads_and_hold_up_nobody(
         go.set()
         assert [next(found)[0] for found in slow] == [1] * 20 + [2, 3, 4]
         assert reads.count(0) == 1
+        [channel] = channels
+        until("no read is kept once its clients have it", lambda: channel._reads == {})
 
 
 def _healthy(client: socket.socket) -> None:

@@ -204,6 +204,28 @@ def test_text_that_the_encoding_of_the_output_lacks_is_escaped(encoding: str) ->
     assert b"\\u" in done.stdout
 
 
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "not buffered"])
+def test_output_that_cannot_be_written_is_an_error_without_a_traceback(buffered: bool) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tuner", "docs", "semantics"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment,
+        )  # fmt: skip
+    written = "error: the output, or a file, cannot be written: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, written)
+
+
+def test_output_that_nobody_reads_ends_a_command_silently() -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "tuner", "--version"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_number_names_a_trial_of_the_experiment_before_it() -> None:
     assert with_numbers(["a", "3", "5", "b"]) == [("a", 3), ("a", 5), ("b", None)]
     assert with_numbers(["trl_1", "7x", "exp_1", "0"]) == [("trl_1", None), ("7x", None), ("exp_1", 0)]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from tuner.cli.commands import app
 from tuner.cli.demo import say_outcome
 
 
@@ -17,6 +19,7 @@ from tuner.cli.demo import say_outcome
     [
         (None, None, "No trial succeeded: KeyError: '[/lr]'"),
         (SimpleNamespace(number=3), {"act": "[/relu]"}, "best accuracy 0.5000 by trial 3: act=[/relu]"),
+        (SimpleNamespace(number=3), {}, "1 of 3 epochs trained: 67 % less than"),
     ],
 )
 def test_brackets_in_the_outcome_are_shown_as_they_are(best: Any, config: Any, said: str) -> None:
@@ -27,3 +30,14 @@ def test_brackets_in_the_outcome_are_shown_as_they_are(best: Any, config: Any, s
     out = io.StringIO()
     say_outcome(Console(file=out, width=200), result, max_t=3)
     assert said in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("state", "best", "status"),
+    [("completed", object(), 0), ("failed", None, 1), ("completed", None, 1), ("paused", None, 130)],
+)
+def test_the_exit_status_says_how_the_search_ended(
+    monkeypatch: pytest.MonkeyPatch, state: str, best: Any, status: int
+) -> None:
+    monkeypatch.setattr("tuner.cli.demo.run_demo", lambda **_: SimpleNamespace(state=state, best_trial=best))
+    assert CliRunner().invoke(app, ["demo"]).exit_code == status

@@ -96,6 +96,16 @@ def test_a_full_disk_is_warned_of(settings: Settings, monkeypatch: pytest.Monkey
     assert (found["home"].level, found["temporary directory"].level) == ("warning", "warning")
 
 
+def test_a_directory_that_this_user_may_not_write_to_is_an_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = {each.subject: each for each in doctor.check_machine(settings)}
+    assert (found["home"].level, found["temporary directory"].level) == ("error", "error")
+    assert "TUNER_HOME" in found["home"].advice
+    assert "TMPDIR" in found["temporary directory"].advice
+
+
 def test_the_directory_that_is_named_is_looked_at(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from keyword import iskeyword
@@ -18,17 +19,20 @@ import httpx
 import pandas as pd
 import pytest
 from fastapi import FastAPI
+from optuna.distributions import FloatDistribution, distribution_to_json
 
 import tuner
 from tests.api.conftest import serving
 from tests.api.test_changes import pbt
+from tests.driver.bench import Bench
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
 from tuner.api import create_app, schemas
-from tuner.client import protocol
+from tuner.client import protocol, synchronous
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
+from tuner.domain.events import Drawn
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
@@ -168,6 +172,31 @@ def test_a_request_that_is_not_safe_is_not_repeated_after_a_lost_answer(server: 
     assert transport.requests == 1
 
 
+def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(server: str, sqlite_store: Store) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance()
+    [failed, *_] = [trial for trial in sqlite_store.trials.page(search.id).items if trial.state == "failed"]
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client:
+        client.trial(failed.public_id).retry()
+        assert transport.requests == 2
+        search.obey()
+        assert client.experiment("halved").get().trials == 7
+        transport.lost, transport.requests = 1, 0
+        client.experiment(search.public_id).pause()
+        assert transport.requests == 2
+
+
+def test_a_deletion_whose_answer_was_lost_is_not_repeated(server: str, sqlite_store: Store) -> None:
+    """Repeated, it would say that there is no such experiment."""
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    [made] = sqlite_store.experiments.page().items
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client, pytest.raises(ServiceUnreachable, match="reset by peer"):
+        client.experiment(made.public_id).delete()
+    assert transport.requests == 1
+
+
 class Busy(httpx.HTTPTransport):
     """Answers 503 or 502 first, as a service or a proxy in front of it does."""
 
@@ -294,6 +323,33 @@ def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store
     when = [round(decision.time, 3) for decision in here.decisions]
     assert [round(decision.time, 3) for decision in there.decisions] == when
     assert [replace(one, time=0.0) for one in there.decisions] == [replace(one, time=0.0) for one in here.decisions]
+
+
+def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client, sqlite_store: Store) -> None:
+    """They had none: neither in the API nor in the plots of a result."""
+    bench = Bench(
+        space={}, search={"type": "define_by_run", "search": {"type": "random"}}, num_samples=12, limits={}
+    )  # fmt: skip
+    searcher: Any = bench.core.searcher
+    for number in range(12):
+        bench.started(number)
+        for name in ("x", "y"):
+            asked = distribution_to_json(FloatDistribution(0.0, 1.0))
+            value, state = searcher.draw(number, name, asked, bench.core.trials)
+            bench.feed(Drawn(time=bench.tick(), trial=number, segment=1, name=name, value=value, state=state))
+        bench.reported(number, bench.core.trials[number].params["x"])
+        bench.ended(number, "returned")
+    made = sqlite_store.experiments.create(bench.spec)
+    epoch = sqlite_store.drivers.claim(made.id, "test", 60.0, T0)
+    trials, state = list(bench.core.trials), bench.core.state
+    batch = Batch(log=bench.log, trials=trials, state=state, summary=bench.core.summary())
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    found = {item.parameter: item.share for item in client.experiment(made.public_id).importance().items}
+    assert list(found) == ["x", "y"]
+    assert sum(found.values()) == pytest.approx(1)
+    for result in (Result.load(sqlite_store, made.public_id), client.experiment(made.public_id).result()):
+        (bars,) = result.plot("importance").data
+        assert dict(zip(bars.y, bars.x, strict=True)) == pytest.approx(found)
 
 
 def test_values_that_are_not_finite_stay_so(client: Client, sqlite_store: Store) -> None:
@@ -461,6 +517,30 @@ def test_a_stream_that_is_cut_goes_on_behind_the_last_message(server: str, sqlit
 
 
 # -- errors
+
+
+def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hours[0], sleep=time.sleep)
+    monkeypatch.setattr(protocol, "time", clock)
+    monkeypatch.setattr(synchronous, "time", clock)
+    asked: list[httpx.Request] = []
+
+    def quiet() -> Iterator[bytes]:
+        hours[0] = 3
+        yield b": still here\n\n"
+        raise httpx.ReadError("the service restarts", request=asked[0])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if len(asked) == 2:
+            raise httpx.ConnectError("it does not listen yet", request=request)
+        end = b'event: experiment\ndata: {"state": "completed"}\n\n'
+        return httpx.Response(200, stream=Pieces(quiet)) if len(asked) == 1 else httpx.Response(200, content=end)
+
+    with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
+        [last] = client.experiment("exp_0123456789abcdef0123").events()
+    assert last == {"state": "completed"}
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:

@@ -141,21 +141,6 @@ def _of_scheduler(core: Core, scored: Mapping[int, Set[float]], meddled: Collect
                     yield f"trial {number} is at {max(scored[number])} in a round of bracket {home} at {level}"
 
 
-def of_log(log: list[Any], max_t: int | None) -> Iterator[str]:
-    """Yield what is wrong with a whole log."""
-    if [seq for seq, _ in log] != list(range(1, len(log) + 1)):
-        yield "the log has gaps"
-    counts: dict[tuple[int, int], int] = {}
-    for _, entry in log:
-        if isinstance(entry, e.Reported):
-            key = entry.trial, entry.segment
-            if entry.report_no != counts.get(key, 0) + 1:
-                yield f"report {entry.report_no} of trial {entry.trial} follows report {counts.get(key, 0)}"
-            counts[key] = entry.report_no
-            if max_t is not None and entry.iteration > max_t:
-                yield f"trial {entry.trial} reported iteration {entry.iteration}, max_t is {max_t}"
-
-
 def of_fold(live: Core, folded: Core) -> Iterator[str]:
     """Yield the differences between a core that folded the log and the one that wrote it."""
     if live.seq % 8 == 0 and live.scheduler.state != folded.scheduler.state:  # slow; a difference does not go away

@@ -13,6 +13,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 
 import tuner
 from tests.fuzz import invariants
+from tests.invariants import of_log
 from tests.schedulers import examples
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -245,7 +246,7 @@ class World:
             self.serve(deletions[0])
         if self.core.experiment.checkpoints.deleting:
             self.found(f"never deleted: {list(self.core.experiment.checkpoints.deleting)}")
-        for problem in (*invariants.of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
+        for problem in (*of_log(self.log, None if self.by_tokens else self.max_t), *invariants.of_end(self)):
             self.found(problem)
         return self.core.state
 

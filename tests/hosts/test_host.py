@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import os
+import platform
 import sqlite3
 import subprocess
 import sys
@@ -707,6 +708,33 @@ async def test_objects_of_experiments_that_have_ended_are_deleted(
     assert await ended(host, ends) is ExperimentState.COMPLETED
     assert not Path(kept[0].uri).exists()
     assert kept[1].load() == 2, "a paused experiment will need it"
+
+
+async def test_functions_of_another_python_wait_for_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is started again with a new version of Python, and later with the old one."""
+
+    def train(config: dict[str, Any]) -> None: ...
+
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    old = CodeRecord(hash="old", blob=dumps(train), python="3.1.4")
+    made = [host.store.experiments.create(a_spec(**SMALL, entrypoint=None, code="old"), code=old) for _ in range(2)]
+    for _ in range(2):
+        for experiment in made:
+            host.driving.begin(host.store.experiments.get(experiment.public_id))
+            assert await ended(host, experiment) is ExperimentState.PAUSED
+            held = host.store.experiments.get(experiment.public_id)
+            assert "pickled by Python 3.1.4" in held.reason
+            assert "continue it with Python 3.1" in held.reason
+            assert (held.last_event_seq, held.error, held.driver_owner) == (0, None, None)
+            verbs.act(host.store, "resume", experiment.public_id)
+    verbs.act(host.store, "cancel", made[0].public_id)
+    host.driving.begin(host.store.experiments.get(made[0].public_id))
+    assert await ended(host, made[0]) is ExperimentState.CANCELLED
+
+    monkeypatch.setattr(platform, "python_version", lambda: "3.1.5")
+    host.driving.begin(host.store.experiments.get(made[1].public_id))
+    assert await ended(host, made[1]) is ExperimentState.COMPLETED
+    assert host.store.experiments.get(made[1].public_id).reason == "all 3 trials ended"
 
 
 @pytest.mark.parametrize("end", ["rest", "close"])

@@ -49,6 +49,14 @@ def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], schedule
         searcher_from_json(search).setup(SearcherContext(its.space, (its.objective,) * count, 0, its.num_samples))
 
 
+def test_a_search_with_one_trial_is_too_short_for_early_stopping() -> None:
+    done = simulate(
+        lambda config, checkpoint: iter(()), {"x": uniform(0, 1)}, metric="loss", mode="min", max_t=3, num_samples=1
+    )
+    notes = [d.reason for d in done.decisions if isinstance(d, Note)]
+    assert notes[0] == "scheduler auto: fifo, since 1 trial is too few for early stopping"
+
+
 def test_the_log_says_what_was_chosen_and_why() -> None:
     def evaluate(config: dict[str, Any], checkpoint: Any) -> Any:
         for r in range((checkpoint or 0) + 1, 4):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.cli.service.experiments import ask
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Stop
@@ -26,7 +26,9 @@ from tuner.errors import Conflict, NotFound, SpecError, WrongArgument
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import announced
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.space import Space
+from tuner.store import CodeRecord, Store
+from tuner.usercode.pickling import dumps
 
 
 @pytest.fixture
@@ -222,6 +224,41 @@ def test_a_search_on_agents_that_no_service_drives_is_refused_before_anything_is
         asked.append(lambda: ask(Settings.from_env(), "retry", "digits", 0))
     for call in asked:
         with pytest.raises(SpecError, match="run on agents, which ask a service for them.* TUNER_ADDRESS"):
+            call()
+    assert not store.commands.pending([made.id])
+    assert store.experiments.get(made.public_id).spec.num_samples == 3
+
+
+def test_the_result_of_another_python_is_read_without_its_functions(store: Store) -> None:
+    """To run them would fail with "unknown opcode", or crash."""
+
+    def fails(config: Any) -> float:
+        raise AssertionError("this function was called")
+
+    space = Space.from_python({"lr": tuner.loguniform(1e-4, 0.1), "y": tuner.sample_from(fails)})
+    code = CodeRecord(hash="old", space_blob=space.blob(), python="3.1.4")
+    made = store.experiments.create(a_spec("digits", code="old", space=space.to_json()), code=code)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=[a_trial()]), T0)
+    [trial] = tuner.load("digits").trials
+    assert trial.config["lr"] == 0.01
+    assert "fails" in str(trial.config["y"])
+
+
+@pytest.mark.parametrize("state", [ExperimentState.PAUSED, ExperimentState.COMPLETED])
+def test_a_search_of_another_python_is_refused_before_anything_is_written(store: Store, state: ExperimentState) -> None:
+    def train(config: dict[str, Any]) -> None: ...
+
+    code = CodeRecord(hash="old", blob=dumps(train), python="3.1.4")
+    made = store.experiments.create(a_spec("digits", entrypoint=None, code="old", num_samples=3), code=code)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=state), T0)
+    store.drivers.release(made.id, epoch)
+    asked = [lambda: tuner.load("digits").add(5)]
+    if state is ExperimentState.PAUSED:
+        asked.append(lambda: tuner.resume("digits"))
+    for call in asked:
+        with pytest.raises(SpecError, match=r"pickled by Python 3\.1\.4.*continue it with Python 3\.1\n"):
             call()
     assert not store.commands.pending([made.id])
     assert store.experiments.get(made.public_id).spec.num_samples == 3

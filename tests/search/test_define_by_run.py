@@ -16,6 +16,9 @@ from optuna.distributions import (
 )
 
 import tuner
+from tests.driver.bench import Bench
+from tuner.domain.decisions import Note
+from tuner.domain.events import Drawn
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
@@ -177,6 +180,32 @@ def test_points_to_evaluate_come_first_as_far_as_they_are_asked_for() -> None:
     beyond = Study(DefineByRunSearch("random"), task(points_to_evaluate=({"x": 15},)))
     with pytest.raises(SpecError, match="outside"):
         beyond.ask(beyond.begin(), "x", X)
+
+
+def test_a_given_value_for_which_the_code_does_not_ask_is_warned_of() -> None:
+    """A misspelled name in `points_to_evaluate` had no effect, and nothing said so."""
+    bench = Bench(
+        space={}, search={"type": "define_by_run", "search": {"type": "random"}},
+        points_to_evaluate=({"lrr": 0.1, "x": 1.5}, {"x": 0.5}),
+    )  # fmt: skip
+    searcher = bench.core.searcher
+    assert isinstance(searcher, DefineByRunSearch)
+
+    def told() -> list[str]:
+        return [entry.reason for _, entry in bench.log if isinstance(entry, Note) and entry.warning]
+
+    for number in (0, 1):
+        bench.started(number)
+        for name in ("lr", "x"):
+            value, state = searcher.draw(number, name, distribution_to_json(X), bench.core.trials)
+            bench.feed(Drawn(time=bench.tick(), trial=number, segment=1, name=name, value=value, state=state))
+        bench.reported(number)
+        bench.reported(number)
+    assert told() == [
+        "trial 0 has not asked for 'lrr', so the value in points_to_evaluate/0 has no effect; "
+        "it has asked for 'lr', 'x'; did you mean 'lr'?"
+    ]
+    assert bench.core.trials[0].params["x"] == 1.5
 
 
 def test_each_point_to_evaluate_is_used_once_if_a_user_adds_a_trial() -> None:

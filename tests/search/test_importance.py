@@ -4,11 +4,14 @@ import random
 import warnings
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution, distribution_to_json
 
 from tests.search.driving import CONDITIONAL, FLAT
 from tuner.domain.states import TrialState
-from tuner.search.importance import Outcome, importance, merged
+from tuner.search.importance import Outcome, drawn_of, importance, merged
 from tuner.space import Space, choice, uniform
+
+X = FloatDistribution(-1.0, 1.0)
 
 
 def drawn(space: Space, count: int = 150) -> list[dict[str, object]]:
@@ -42,6 +45,30 @@ def test_too_few_or_equal_results() -> None:
     assert importance(Space.from_python({}), "min", [({}, 0.5)] * 30) == {}
     one = Space.from_python({"x": choice(["a"]), "y": uniform(0, 1)})
     assert importance(one, "min", [(p, float(p["y"])) for p in drawn(one)]) == {"y": 1, "x": 0}  # type: ignore[arg-type]
+
+
+def test_parameters_that_the_code_asks_for_while_it_runs_have_shares() -> None:
+    """They had none, so a search with an Optuna objective showed no importance."""
+    draws = []
+    for high in (6, 8):
+        found = {"n": IntDistribution(1, high), "kind": CategoricalDistribution(("a", "b")), "x": X}
+        state = {"distributions": {name: distribution_to_json(one) for name, one in found.items()}, "relative": {}}
+        draws += [(name, state) for name in found] + [("y", {})]
+    drawn = drawn_of(draws)
+    assert drawn == {"n": IntDistribution(1, 8), "kind": CategoricalDistribution(("a", "b")), "x": X}
+    rng = random.Random(1)
+    records = []
+    for _ in range(100):
+        params = {"kind": rng.choice("ab"), "n": rng.randint(1, 8), "y": rng.random()}
+        if params["kind"] == "a":
+            params["x"] = rng.uniform(-1, 1)
+        records.append((params, 10 * params["n"] + params["y"]))
+    space = Space.from_python({"y": uniform(0, 1)})
+    shares = importance(space, "min", records, drawn)
+    assert next(iter(shares)) == "n"
+    assert shares.keys() == {"y", "n", "kind", "x"}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert importance(Space.from_python({}), "min", records, drawn).keys() == drawn.keys()
 
 
 def test_repeats_are_merged_with_the_trial_that_they_repeat() -> None:

@@ -313,7 +313,7 @@ def test_warm_start_of_another_space() -> None:
     assert suggestion.note == "2 warm_start records do not fit this space and were left out"
     with pytest.raises(SpecError, match="no record fits this search space: x: 7 is not in x: from 0 to 1"):
         make({"type": "tpe", "warm_start": [({"x": 7}, 2)]}, of)
-    with pytest.raises(SpecError, match="expected 1 values, got 2"):
+    with pytest.raises(SpecError, match="expected 1 value, got 2"):
         make({"type": "tpe", "warm_start": [({"x": 0.5}, [1, 2])]}, of)
 
 

@@ -22,6 +22,7 @@ from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
+from tuner.hosts.ray.head import HeadStopped
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -364,6 +365,23 @@ def test_a_head_that_was_ended_on_purpose_is_not_started_again(
         heads[0].gone = "gcs_server"
         until(lambda: "shut down by `tuner serve --stop`" in str(supervisor.problem()))
     assert len(heads) == 1
+
+
+def test_a_head_that_was_ended_while_it_started_is_not_started_again(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts: list[Path] = []
+
+    def start_head(home: Path, run: Any) -> FakeHead:
+        starts.append(home)
+        raise HeadStopped("it was stopped")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    monkeypatch.setattr(supervisor_module, "was_stopped", lambda home: bool(starts))
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: "shut down by `tuner serve --stop`" in str(supervisor.problem()))
+    assert [record.getMessage() for record in caplog.records] == [supervisor.problem()]
+    assert len(starts) == 1
 
 
 def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stopped(

@@ -209,6 +209,9 @@ def test_python_objects_travel_in_the_blob() -> None:
     seen = Space.from_json(data, opaque=True)
     assert seen["act"].labels == ["Widget(1)", "Widget(2)", "len"]
     assert seen.readable(params) == {"act": "Widget(2)", "shape": "(1, 2)", "n": 4}
+    shown = {name: str(value) for name, value in seen.config(params).items()}
+    assert "lambda" in shown.pop("double")
+    assert shown == {"act": "Widget(2)", "shape": "(1, 2)", "n": "4", "const": "Widget(9)"}
     assert seen.to_json() == data
     with pytest.raises(SpecError):
         seen.blob()

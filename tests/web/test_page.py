@@ -540,3 +540,48 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_the_curves(visit: Ope
     page.keyboard.press("ArrowDown")
     best = best_of(finished)
     expect(page).to_have_url(re.compile(rf"trial={best['trial_number']}$"))
+
+
+PRESSED = """(element, key) => { element.focus();
+  const press = more => element.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true, ...more }));
+  return [press({ altKey: true }), press({ ctrlKey: true }), press({ metaKey: true }), press({})]; }"""
+"""Press a key with Alt, Ctrl, Meta and alone; return for each if it is left to the browser."""
+
+
+def test_arrow_keys_with_alt_are_left_to_the_browser_which_goes_back(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    before = page.url
+    left = [True, True, True, False]
+    decision = page.get_by_role("region", name="Decisions, newest first").get_by_role("button").first
+    expect(decision).to_be_visible()
+    assert decision.evaluate(PRESSED, "ArrowDown") == left
+    assert page.url == before
+    assert curves(page).evaluate(PRESSED, "ArrowRight") == left
+    expect(page).to_have_url(re.compile(r"[?&]trial=\d+"))
+    page.goto(f"{before}?tab=parameters")
+    brush = page.get_by_role("slider", name="Filter by lr")
+    expect(brush).to_be_visible()
+    assert brush.evaluate(PRESSED, "ArrowUp") == left
+
+
+def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, finished: Search) -> None:
+    page = visit(f"/experiments/{finished.public_id}")
+    page.emulate_media(forced_colors="active")
+    colour = "element => getComputedStyle(element).backgroundColor"
+    chosen = {
+        "tab": (page.get_by_role("tab", name="Curves"), page.get_by_role("tab", name="Parameters")),
+        "state": (page.get_by_role("button", name="all", exact=True), page.get_by_role("button", name="stopped 23")),
+        "page": (page.get_by_role("link", name="Experiments").first, page.get_by_role("link", name="Settings")),
+        "axis": (
+            page.locator("label[data-active]").first,
+            page.locator("label:not([data-active])[class*=Segmented]").first,
+        ),
+    }
+    for name, (one, other) in chosen.items():
+        expect(one).to_be_visible()
+        assert one.evaluate(colour) != other.evaluate(colour), name
+    tones = {tone: page.locator(f"i[data-tone={tone}]").first.evaluate(colour) for tone in ("good", "bad")}
+    assert len(set(tones.values())) == 2, tones
+    metric = page.get_by_role("combobox", name="Metric")
+    metric.focus()
+    assert metric.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"

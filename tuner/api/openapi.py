@@ -22,7 +22,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from starlette.routing import BaseRoute
 
 from tuner import schedulers, search
-from tuner.api.access.auth import COOKIE, SESSION
+from tuner.api.access.auth import COOKIE, METRICS, SESSION
 from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.schemas import (
     AgentFailure,
@@ -132,7 +132,7 @@ STREAMS: dict[str, str] = {
 
 ALWAYS = {"421": "the Host header is not a name of this service"}
 CHANGING = {
-    "403": "the request comes from a web page of another origin, or the token's role does not allow the request",
+    "403": "the request comes from a web page of another origin, or the token's role or project does not allow it",
     "408": "the body arrives too slowly",
     "413": "the body is larger than 16 MiB, or 100 MiB for a zip file",
     "415": "the body does not have the media type of this route, or is not UTF-8",
@@ -255,12 +255,16 @@ def _add_answers(document: dict[str, Any]) -> None:
     """Add the responses that every route can give: authentication errors, the responses of `Guard`, and 304 for a known ETag."""
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for address, path in document["paths"].items():
-        needs_token = address.startswith("/api/") and address != SESSION
+        needs_token = address.startswith(("/api/", METRICS)) and address != SESSION
         for method, operation in path.items():
             answers = operation["responses"]
             if needs_token:
                 answers["401"] = {
                     "description": "a token is required, and this request has no valid one",
+                    "content": problem,
+                }
+                answers["403"] = {
+                    "description": "the token's role or project does not allow this request",
                     "content": problem,
                 }
             for status, about in {**ALWAYS, **({} if method == "get" else CHANGING)}.items():
@@ -272,7 +276,7 @@ def _add_answers(document: dict[str, Any]) -> None:
 
 def _add_examples(document: dict[str, Any]) -> None:
     """Add an example to each request body and to each response that is not an error."""
-    answers: dict[str, Any] = json.loads(RECORDED.read_text())
+    answers: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     document["components"]["schemas"]["Problem"]["examples"] = [answers["Problem"]]
     for path in document["paths"].values():
         for operation in path.values():

@@ -32,12 +32,20 @@ from tuner.telemetry import log_format
 
 log = logging.getLogger(__name__)
 
+_TITLES = {
+    413: "Request Entity Too Large",
+    414: "Request-URI Too Long",
+    416: "Requested Range Not Satisfiable",
+    422: "Unprocessable Entity",
+}
+"""The titles of statuses whose names in `HTTPStatus` depend on the version of Python."""
+
 
 def problem_response(
     status: int, detail: str, errors: Sequence[tuple[str, str]] = (), headers: Mapping[str, str] | None = None
 ) -> Response:
     problem = Problem(
-        title=HTTPStatus(status).phrase,
+        title=_TITLES.get(status) or HTTPStatus(status).phrase,
         status=status,
         detail=_text(detail),
         request_id=log_format.request_id(),

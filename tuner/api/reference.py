@@ -76,4 +76,4 @@ def _cell(words: str) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(document()))
+    FILE.write_text(text(document()), encoding="utf-8")

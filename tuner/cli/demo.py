@@ -12,6 +12,7 @@ from rich.text import Text
 from tuner.cli.json_text import dumps
 from tuner.errors import MissingPackage
 from tuner.names import printable
+from tuner.plurals import counted
 from tuner.schedulers.asha import ASHAScheduler
 from tuner.sdk.result import Result
 from tuner.sdk.run import run
@@ -36,7 +37,7 @@ def run_demo(*, as_json: bool = False, serve_after: bool = False, trials: int = 
         page.start()
         console.print(f"Watch it live at [bold]{page.url}[/bold]\n", highlight=False)
     console.print(
-        f"Tuning a small network on 1,797 handwritten digits with ASHA: {trials} trials of 2 DDP ranks each.\n",
+        f"Tuning a small network on 1,797 handwritten digits with ASHA: {counted(trials, 'trial')} of 2 DDP ranks each.\n",
         highlight=False,
     )
     begun = time.monotonic()

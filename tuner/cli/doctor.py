@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 
 from tuner.errors import WHAT_TO_DO, TunerError
 from tuner.names import DISTRIBUTION, with_extra
+from tuner.plurals import counted
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
 
@@ -143,7 +144,8 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
-    yield Finding("machine", "ok", f"{os.cpu_count()} CPUs, {_gb(memory.available)} of {_gb(memory.total)} memory free")
+    cpus = counted(os.cpu_count() or 1, "CPU")
+    yield Finding("machine", "ok", f"{cpus}, {_gb(memory.available)} of {_gb(memory.total)} memory free")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < MIN_FILES:
         yield Finding(
@@ -293,7 +295,7 @@ def check_torch() -> Iterator[Finding]:
             "look for messages of NVRM in the kernel log (`dmesg`); a hung driver usually needs a restart of the machine",
         )
     elif seen and not names:
-        what = f"NVIDIA's driver sees {len(seen)} GPUs, but torch {version} sees none"
+        what = f"NVIDIA's driver sees {counted(len(seen), 'GPU')}, but torch {version} sees none"
         build = "it is a CPU build" if cuda is None else f"it is built for CUDA {cuda}"
         yield Finding(
             "torch",
@@ -312,7 +314,7 @@ def check_torch() -> Iterator[Finding]:
     elif names and nccl is None:
         yield Finding("torch", "error", f"torch {version} has no NCCL", "install an official build of torch")
     else:
-        gpus = f"{len(names)} GPUs ({', '.join(sorted(set(names)))}), NCCL {nccl}" if names else "no GPU"
+        gpus = f"{counted(len(names), 'GPU')} ({', '.join(sorted(set(names)))}), NCCL {nccl}" if names else "no GPU"
         yield Finding("torch", "ok", f"{version}, {gpus}")
 
 
@@ -430,7 +432,7 @@ def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
     with tempfile.TemporaryDirectory() as folder:
         # The code must be in a file, because the processes that it spawns import that file.
         script = Path(folder) / "check.py"
-        script.write_text(code)
+        script.write_text(code, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             done = subprocess.run(

@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.cli.run import imported, space_of
 from tuner.driver.virtual import Simulation, simulate
+from tuner.plurals import counted
 
 Row = dict[str, Any]
 
@@ -57,7 +58,7 @@ def _lines(row: Row) -> Iterator[str]:
     for warning in row["warnings"]:
         yield f"warning: {warning}"
     counts = ", ".join(f"{count} {state}" for state, count in row["trials"].items())
-    yield f"{row['state']} after {row['seconds']:.0f} virtual seconds with {row['reports']:,} reports"
+    yield f"{row['state']} after {counted(row['seconds'], 'virtual second', '.0f')} with {counted(row['reports'], 'report', ',')}"
     yield f"trials: {counts or 'none'}"
     if row["error"]:
         yield f"error: {row['error']}"

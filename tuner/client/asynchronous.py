@@ -419,6 +419,7 @@ class AsyncClient:
                     else:
                         events = EventReader()
                         async for part in answer.aiter_bytes():
+                            attempts.begun = time.monotonic()  # a stream may be quiet for hours, but for its comments
                             for event in events.feed(part):
                                 attempts = Attempts(True, self._patience_s)
                                 after = max(after, int(event.id or 0))

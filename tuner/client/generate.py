@@ -32,7 +32,7 @@ CHANGES = (
 
 def generated() -> str:
     """Return the source of the synchronous client, formatted by ruff."""
-    text = SOURCE.read_text()
+    text = SOURCE.read_text(encoding="utf-8")
     for pattern, replacement in CHANGES:
         text = re.sub(pattern, replacement, text, count=0, flags=re.DOTALL if pattern.startswith(r"\A") else 0)
     for command in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
@@ -42,4 +42,4 @@ def generated() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(generated())
+    TARGET.write_text(generated(), encoding="utf-8")

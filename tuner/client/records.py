@@ -25,13 +25,14 @@ _Record = TypeVar("_Record", ExperimentRecord, TrialRecord, SegmentRecord)
 
 
 class Log:
-    """The parts of an experiment's log that a `Result` needs: the reports, the checkpoints and the decisions."""
+    """The parts of an experiment's log that a `Result` needs: the reports, checkpoints, decisions and drawn parameters."""
 
     def __init__(self) -> None:
         self.seq = 0
         self.histories: dict[int, list[dict[str, float]]] = {}
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
         self.decisions: list[DecisionResult] = []
+        self.draws: list[tuple[str, Mapping[str, Any]]] = []
 
     def add(self, event: Event) -> None:
         """Add an event from the stream of the experiment's log."""
@@ -51,6 +52,8 @@ class Log:
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
+        if event.name == "drawn":
+            self.draws.append((data["name"], data["state"]))
         # If the experiment's points were deleted, most reports have no metrics.
         if event.name == "reported" and data["metrics"]:
             row = history_row(
@@ -91,6 +94,7 @@ def found_of(
         decisions=log.decisions,
         best_place=place,
         best_checkpoint=checkpoint,
+        draws=log.draws,
     )
 
 

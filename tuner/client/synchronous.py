@@ -416,6 +416,7 @@ class Client:
                     else:
                         events = EventReader()
                         for part in answer.iter_bytes():
+                            attempts.begun = time.monotonic()  # a stream may be quiet for hours, but for its comments
                             for event in events.feed(part):
                                 attempts = Attempts(True, self._patience_s)
                                 after = max(after, int(event.id or 0))

@@ -63,8 +63,9 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
     for earlier in experiments:
         trials = mapped(space, earlier)
         if len(trials) < FEWEST:
+            fit = "fits" if len(trials) == 1 else "fit"
             notes.append(
-                f"did not learn from {earlier.name}: {len(trials)} of its trials fit this space, but {FEWEST} are needed"
+                f"did not learn from {earlier.name}: {len(trials)} of its trials {fit} this space, but {FEWEST} are needed"
             )
             continue
         longest = max(len(trial.scores) for trial in trials)

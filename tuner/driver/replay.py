@@ -20,11 +20,11 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core import Core
-from tuner.driver.core.rules.words import counted
 from tuner.driver.recording import RecordedReport, RecordedTrial, Recording
 from tuner.driver.virtual_loop import SimulatedGroups, Step, VirtualLoop, virtual_loop
 from tuner.errors import SpecError
 from tuner.options import check_integer
+from tuner.plurals import counted
 from tuner.schedulers.base import Choice, Fact, Scheduler
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.constraints import Constraint, read
@@ -459,8 +459,9 @@ def _in_words(part: Scheduler | Searcher) -> str:
 
 def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unused | None) -> Iterator[str]:
     if cut := len(groups.censored):
+        ends = "its recorded curve ends" if cut == 1 else "their recorded curves end"
         yield (
-            f"{cut} of {len(core.trials)} trials would have continued, but their recorded curves end here. The real cost "
+            f"{cut} of {counted(len(core.trials), 'trial')} would have continued, but {ends} here. The real cost "
             "would be higher than shown, and the result might be better"
         )
     if unused is not None and unused.moved:
@@ -470,10 +471,12 @@ def _notes(core: Core, record: Recording, groups: RecordedGroups, unused: _Unuse
             f"mean distance of {mean:.2g} in the unit cube, because only recorded configurations have curves"
         )
         if len(core.trials) == len(record.trials):
-            yield f"all {len(core.trials)} recorded configurations were used; the search itself would have proposed new ones"
+            count = len(core.trials)
+            used = "the only recorded configuration was" if count == 1 else f"all {count} recorded configurations were"
+            yield f"{used} used; the search itself would have proposed new ones"
     again = len(groups.history) - sum(max((s.iteration for s in trial.segments), default=0) for trial in core.trials)
     if not record.saves_checkpoints and again > 0:
-        yield f"no trial saved checkpoints, so paused trials had to start over and repeated {again} reports"
+        yield f"no trial saved checkpoints, so paused trials had to start over and repeated {counted(again, 'report')}"
     if core.experiment.error:
         yield f"the replay ended with an error: {core.experiment.error}"
 

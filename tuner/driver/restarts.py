@@ -48,8 +48,9 @@ def _rebuilt(core: Core, other: Core, log: list[Entry]) -> Core:
         other.fold(seq, copy.deepcopy(entry))
     live, folded = repr(core.scheduler.state), repr(other.scheduler.state)
     if live != folded:
+        entries = "1 log entry" if len(log) == 1 else f"{len(log)} log entries"
         raise RestartError(
-            f"a restart after {len(log)} log entries changes the scheduler's state from {_around(live, folded)} "
+            f"a restart after {entries} changes the scheduler's state from {_around(live, folded)} "
             f"to {_around(folded, live)}. Change the state only in `record` and `enacted`, and keep nothing else"
         )
     for trial in other.trials:

@@ -16,6 +16,7 @@ from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
 from tuner.errors import Conflict, LostLease, StoreError, TunerError
+from tuner.experiment.code.by_value import needs_other_python
 from tuner.hosts.driven import Driven, DriverHost
 from tuner.hosts.upkeep.candidates import Candidates
 from tuner.hosts.upkeep.leftovers import ended_uploads, find_logs, sweep_after, sweep_checkpoints, sweep_objects
@@ -161,6 +162,8 @@ class Driving:
         driven: Driven | None = None
         try:
             try:
+                if (why := await self._why_not_here(record)) is not None:
+                    return await self._hold(record, epoch, why)
                 driven = await asyncio.to_thread(Driven, self._host, record, epoch)  # reads and folds the whole log
             except StoreError:
                 raise
@@ -264,6 +267,30 @@ class Driving:
         times = 1 if seq > reached + PROGRESS else times + 1
         self._crashes[record.public_id] = (max(seq, reached), times)
         return times >= CRASHES
+
+    async def _why_not_here(self, record: ExperimentRecord) -> str | None:
+        """Return why the trials of an experiment cannot run in this host's version of Python; None if they can, or need not."""
+        code = await asyncio.to_thread(self._host.store.code.get, record.spec.code) if record.spec.code else None
+        if (why := needs_other_python(record.spec, code)) is None or record.state is ExperimentState.CANCELLING:
+            return None
+        pending = await asyncio.to_thread(self._host.store.commands.pending, [record.id])
+        asked = {command.command for command in pending if command.trial is None}
+        ends = asked & {"cancel", "kill"} or (record.state.ended and "continue" not in asked)
+        return None if ends else why
+
+    async def _hold(self, record: ExperimentRecord, epoch: int, why: str) -> ExperimentState:
+        """Pause an experiment whose trials cannot run here, and store the reason. One that has ended stays so."""
+        log.error("experiment %s cannot be driven here: %s", record.public_id, why)
+        pending = await asyncio.to_thread(self._host.store.commands.pending, [record.id])
+        batch = Batch(
+            log=[],
+            state=record.state if record.state.ended else ExperimentState.PAUSED,
+            summary={"reason": why},
+            commands=[c.id for c in pending if c.command in ("resume", "continue") and c.trial is None],
+        )
+        await self._host.writer.write(self._host.store.drivers.commit, record.id, epoch, batch, time.time())
+        assert batch.state is not None
+        return batch.state
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """Fail an experiment that cannot be driven, and store the reason as its error.

@@ -35,7 +35,7 @@ class Executors:
     def of(self, spec: Spec) -> Executor:
         """Return the executor that runs the trials of an experiment: the one named in the spec, or the host's own."""
         if spec.executor == "agents":
-            return AgentExecutor(self.own, self.agents)
+            return AgentExecutor(self.own, self.agents, lambda: self.groups)
         if spec.executor != "local" or self.own.name == "local":
             return self.own
         with self._choosing:  # experiments are read in threads

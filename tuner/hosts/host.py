@@ -406,7 +406,7 @@ class Host:
             await self._end_tasks([*self._background, *self.driving.tasks.values()])
             await self.executors.close()
             if self.logs is not None:
-                await self.logs.flush(timeout=LOGS_S)
+                await self.logs.close(timeout=LOGS_S)
             await self.proposals.close()
             await self._report_server.close()
             self._collections.end()

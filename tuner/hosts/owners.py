@@ -50,7 +50,7 @@ def owner_is_dead(owner: str | None) -> bool:
 def _start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since the boot; None if there is no such process, or no /proc."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the name of the program, in parentheses, may contain anything
@@ -59,6 +59,6 @@ def _start_ticks(pid: int) -> int | None:
 
 def _boot_id() -> str | None:
     try:
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.plurals import counted
 from tuner.schedulers import from_json
 from tuner.schedulers.base import Scheduler, SchedulerContext
 
@@ -77,7 +78,7 @@ def _choice(
         return "asha", {"type": "random"}, f"asha with max_t {end} and the given searcher"
     if end is None:
         if samples is not None and samples <= MOST_FOR_GP and not any(p.condition for p in space.parameters):
-            why = f"fifo with gp, since early stopping needs max_t and gp is the best searcher for {samples} trials"
+            why = f"fifo with gp, since early stopping needs max_t and gp is the best searcher for {counted(samples, 'trial')}"
             return (
                 "fifo",
                 {"type": "gp", "tpe_if_short": True},
@@ -85,7 +86,8 @@ def _choice(
             )
         return "fifo", {"type": "tpe"}, "fifo with tpe, since early stopping needs max_t"
     if samples is not None and samples <= FEW:
-        return "fifo", {"type": "qmc"}, f"fifo, since {samples} trials are too few for early stopping"
+        trials = "1 trial is" if samples == 1 else f"{samples} trials are"
+        return "fifo", {"type": "qmc"}, f"fifo, since {trials} too few for early stopping"
     known = (
         ""
         if saves_checkpoints is not False

@@ -17,6 +17,7 @@ from tuner.domain.decisions import Complete, Decision, Pause, Resume, Stop
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import check_number, options_of
+from tuner.plurals import counted
 from tuner.schedulers.base import (
     Choice,
     Fact,
@@ -251,8 +252,8 @@ class HyperBandScheduler(Scheduler):
         keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
         where = time_in_words(self.context.time_attr, self._level(bracket))
         reason = (
-            f"resumed from {where}: the best of {len(bracket.arrived)} trials, of which {keep} "
+            f"resumed from {where}: the best of {counted(len(bracket.arrived), 'trial')}, of which {keep} "
             f"continue{'s' if keep == 1 else ''}; "
-            f"their bracket was planned for {bracket.size} trials, but no further trial may be started"
+            f"their bracket was planned for {counted(bracket.size, 'trial')}, but no further trial may be started"
         )
         return Resume(trial=best, reason=reason)

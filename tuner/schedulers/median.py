@@ -18,6 +18,7 @@ from tuner.domain.decisions import Complete, Decision, Pause, Resume, Stop
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.options import check_boolean, check_integer, check_number, options_of
+from tuner.plurals import counted
 from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
 from tuner.schedulers.shared.standing import standing, violates
 from tuner.schedulers.shared.wording import reached_max_t, reported, time_in_words
@@ -193,13 +194,14 @@ class MedianStoppingRule(Scheduler):
         objective = self.context.objective
         where = f"at {time_in_words(self.context.time_attr, state.courses[number].t)}: "
         if violates(best):
-            others = f"{count} other trials"
-            why = f"the median of {others} violates them less" if violates(median) else f"most of {others} have"
+            others = counted(count, "other trial")
+            most = f"{others} has" if count == 1 else f"most of {others} have"
+            why = f"the median of {others} violates them less" if violates(median) else most
             return f"{where}no report of it has satisfied the constraints, and {why}"
         side = "below" if objective.mode == "max" else "above"
         return (
             f"{where}its best value {reported(objective, best)} is {side} {reported(objective, median)}, "
-            f"the median of the running means of {count} other trials"
+            f"the median of the running means of {counted(count, 'other trial')}"
         )
 
     @staticmethod
@@ -228,7 +230,7 @@ class MedianStoppingRule(Scheduler):
             where = time_in_words(self.context.time_attr, fact.t)
             reason = (
                 f"paused at {where}: other trials are waiting, and it can be compared with only {count} of the "
-                f"required {self.min_samples_required} trials"
+                f"required {counted(self.min_samples_required, 'trial')}"
             )
             return (Pause(trial=number, reason=reason),)
         return ()

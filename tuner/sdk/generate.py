@@ -27,7 +27,7 @@ WIDER = {"num_workers": "int | Mapping[str, int]"}
 def generated() -> str:
     """Return the source of `tuner/sdk/run.py` with the declared options, formatted by ruff."""
     options = list(_options())
-    text = TARGET.read_text()
+    text = TARGET.read_text(encoding="utf-8")
     lines = "".join(f"    {name}: {annotation} = {default!r},\n" for name, annotation, default, _ in options)
     text = re.sub(rf"(\n    {BEFORE}: [^\n]*\n).*?(?=    {AFTER}: )", rf"\1{lines}", text, count=1, flags=re.DOTALL)
     about = "".join(_described(name, words) for name, _, _, words in options).replace("\\", r"\\")
@@ -64,4 +64,4 @@ def _described(name: str, about: str) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(generated())
+    TARGET.write_text(generated(), encoding="utf-8")

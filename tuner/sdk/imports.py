@@ -14,6 +14,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.experiment.operations import imports
 from tuner.experiment.operations.imports import ImportedTrial
 from tuner.names import did_you_mean, keywords_explained
+from tuner.plurals import counted
 from tuner.sdk.result import Result
 from tuner.sdk.run import read_result
 from tuner.sdk.saved import database
@@ -221,7 +222,10 @@ def import_ray(
         raise NotFound(
             f"{root} has no folder with the files params.json and result.json that Ray Tune writes for a trial"
         )
-    read = [(json.loads((at / "params.json").read_text() or "{}"), _rows(at / "result.json"), at) for at in found]
+    read = [
+        (json.loads((at / "params.json").read_text(encoding="utf-8") or "{}"), _rows(at / "result.json"), at)
+        for at in found
+    ]
     read = [(params, rows, at) for params, rows, at in read if rows]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
     if metric not in known:
@@ -268,7 +272,7 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the results of a trial. Leave out a last line that is incomplete because Ray was killed."""
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -285,7 +289,9 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
     first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
     reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
     failed, early = (folder / "error.txt").exists(), len(rows) < longest
-    reason = (folder / "error.txt").read_text().strip().splitlines()[-1:] if failed else []
+    reason = (
+        (folder / "error.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if failed else []
+    )
     return ImportedTrial(
         params=params,
         began=first,
@@ -294,7 +300,7 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         outcome="failed" if failed else "stopped" if early else "completed",
         reason=(reason or ["failed"])[0]
         if failed
-        else f"{'stopped' if early else 'done'} after {len(rows)} results in Ray Tune",
+        else f"{'stopped' if early else 'done'} after {counted(len(rows), 'result')} in Ray Tune",
     )
 
 

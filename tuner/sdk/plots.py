@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.domain.experiment import Objective
 from tuner.errors import MissingPackage, SpecError
 from tuner.names import did_you_mean, with_extra
+from tuner.plurals import counted
 from tuner.schedulers.shared import pareto
 from tuner.sdk.live.notebook import short
 from tuner.sdk.trial_result import TrialResult, reported
@@ -40,6 +41,7 @@ class Search:
     objectives: Sequence[Objective]
     space: Space
     keeps: Callable[[Mapping[str, float]], bool]  # returns True if these metrics satisfy the constraints
+    draws: Sequence[tuple[str, Mapping[str, Any]]] = ()  # see `Trials.draws`
 
     @property
     def metric(self) -> str:
@@ -172,11 +174,12 @@ def importance(search: Search) -> Figure:
         if (value := search.value(trial, search.metric)) is not None
     ]
     records = [(one.params, one.value) for one in anova.merged(outcomes)]
-    shares = anova.importance(search.space, search.objectives[0].mode, records)
+    drawn = anova.drawn_of(search.draws)
+    shares = anova.importance(search.space, search.objectives[0].mode, records, drawn)
     if not shares:
         raise SpecError(
-            f"parameter importance needs a search space and {anova.MIN_RECORDS} trials that have ended with a value; "
-            f"there are {len(records)} trials and {len(search.space)} parameters",
+            f"parameter importance needs parameters and {anova.MIN_RECORDS} trials that have ended with a value; this search has "
+            f"{counted(len(records), 'trial')} and {counted(len(search.space) + len(drawn), 'parameter')}",
             "/kind",
         )
     names = list(shares)[::-1]

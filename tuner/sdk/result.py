@@ -15,7 +15,9 @@ from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, SpecError, TrialError, TunerError
 from tuner.experiment.analysis import lineage
+from tuner.experiment.code.by_value import runnable_space
 from tuner.names import printable
+from tuner.plurals import counted
 from tuner.schedulers.shared import pareto
 from tuner.sdk import plots
 from tuner.sdk.decision_result import DecisionResult
@@ -91,6 +93,7 @@ class Found:
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    draws: Sequence[tuple[str, Mapping[str, Any]]] = ()  # see `Trials.draws`
     more: More | None = None  # runs more trials of the experiment
 
 
@@ -154,7 +157,7 @@ class Result:
         self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))
         self._space, self._seed = space, spec.seed
-        self._segments = found.segments
+        self._segments, self._draws = found.segments, found.draws
         self._best_place = found.best_place
         self._more = found.more
         self.best_checkpoint: Checkpoint | None = opened(found.best_checkpoint) if found.best_checkpoint else None
@@ -174,13 +177,14 @@ class Result:
         return cls(
             Found(
                 record=record,
-                revisions=Revisions.of(record.spec, code.space_blob if code else None),
+                revisions=Revisions.of(record.spec, runnable_space(code)),
                 trials=_all_trials(store, record.id),
                 segments=store.trials.segments(record.id),
                 histories=_histories(store, record.id),
                 decisions=_decisions(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                draws=store.trials.draws(record.id) if record.spec.search.get("type") == "define_by_run" else (),
                 more=more,
             )
         )
@@ -367,7 +371,7 @@ class Result:
             else "no result"
         )
         failed = f" ({self.num_errors} failed)" if self.num_errors else ""
-        return f"Result({self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}, {best})"
+        return f"Result({self.experiment_id}: {self.state}, {counted(len(self.trials), 'trial')}{failed}, {best})"
 
     def _changed(self) -> str:
         """Return what to add to `best_config` if the training that led to it used other configurations before."""
@@ -378,7 +382,7 @@ class Result:
         """Return the summary that a notebook shows: the best configurations, and how the search ended."""
         ranked = sorted(self.trials, key=self._rank)[:SHOWN]
         failed = f", {self.num_errors} failed" if self.num_errors else ""
-        head = f"{self.name} {self.experiment_id}: {self.state}, {len(self.trials)} trials{failed}"
+        head = f"{self.name} {self.experiment_id}: {self.state}, {counted(len(self.trials), 'trial')}{failed}"
         best = finished = ""
         if self.best_trial is not None and self.best_config is not None:
             config = notebook.short(dict(flat(self.best_config)))
@@ -435,6 +439,7 @@ class Result:
             objectives=self._objectives,
             space=self._space.present,
             keeps=self._keeps,
+            draws=self._draws,
         )
         return plots.plot(search, kind, options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
+from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
@@ -26,6 +28,7 @@ from tuner.sdk.cautions import (
     warn_of_size,
     warn_of_sweeps,
     warn_of_thresholds,
+    warn_of_unseeded_draws,
 )
 from tuner.sdk.executors import (
     Choice,
@@ -247,6 +250,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     if mistakes.found:
         mistakes.found += mistakes_beside(mistakes.found, data, parts)
         mistakes.check()
+    warn_of_unseeded_draws(space)
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
     if given["address"] is not None:
@@ -356,7 +360,8 @@ def resume(
         Conflict: the experiment has ended and no trials were requested, or several experiments have this name; the message
             lists them.
         NotFound: the database of this home has no such experiment.
-        SpecError: its trials run on agents, and no service drives it now; or the local executor cannot run them here.
+        SpecError: its trials run on agents, and no service drives it now; the local executor cannot run them here; or another
+            version of Python has pickled the training function.
     """
     refuse_while_importing("tuner.resume")
     settings, observers = Settings.from_env(), checked(callbacks)
@@ -401,6 +406,9 @@ def _choice(store: Store, settings: Settings, record: ExperimentRecord, ray_addr
         return None
     driving.refuse_ray_client(record.spec.executor, ray_address or settings.ray_address)
     code = store.code.get(record.spec.code) if record.spec.code else None
+    is_driven = (record.lease_until or 0.0) > time.time()  # then this call only follows
+    if not is_driven and (why := needs_other_python(record.spec, code)) is not None:
+        raise SpecError(f"{record.public_id} cannot be continued: {why}")
     return choose(record.spec, code, ray_address or settings.ray_address)
 
 

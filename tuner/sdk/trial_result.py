@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import TrialState
 from tuner.errors import CheckpointError
+from tuner.plurals import counted
 from tuner.sdk.live import notebook
 from tuner.space.revisions import Revisions
 from tuner.store.records import TrialRecord
@@ -80,7 +81,7 @@ class TrialResult:
         metrics = "\n".join(f"{name} = {value:.6g}" for name, value in self.metrics.items())
         config = "\n".join(f"{name} = {value}" for name, value in flat(self.best_config))
         return notebook.box(
-            f"<b>trial {self.number}</b> {self.state}, {self.iterations} iterations",
+            f"<b>trial {self.number}</b> {self.state}, {counted(self.iterations, 'iteration')}",
             notebook.facts(
                 [
                     ("best value", best),

@@ -127,6 +127,13 @@ class Searcher(ABC):
         """Return the constraints that the metrics of a trial must satisfy before the trial can be the best one."""
         return ()
 
+    def not_asked_for(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        """Return the given values for which the training code of a trial has not asked, as (where the value is given, name).
+
+        Only training code that asks for its parameters while it runs can leave some out.
+        """
+        return ()
+
     def total(self) -> int | None:
         """Return the total number of trials if the searcher knows it, as it does for a grid. Otherwise return `num_samples`."""
         return self.context.num_samples

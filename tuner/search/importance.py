@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, json_to_distribution
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
 from tuner.domain.states import TrialState
-from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, contains, direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10
@@ -23,7 +25,12 @@ TOP_SHARE, TOP_RECORDS = 0.1, 5
 """The share of the best results that are compared with all results, and their minimum number, as Optuna documents it."""
 
 
-def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
+def importance(
+    space: Space,
+    mode: Mode,
+    records: Iterable[tuple[Mapping[str, Any], float]],
+    drawn: Mapping[str, BaseDistribution] = MappingProxyType({}),
+) -> dict[str, float]:
     """Return a dict from path to share of the importance, the most important first. The shares add up to 1.
 
     The method is PED-ANOVA (Watanabe, Bansal and Hutter, IJCAI 2023, https://arxiv.org/abs/2304.10255). For each parameter, it
@@ -35,20 +42,22 @@ def importance(space: Space, mode: Mode, records: Iterable[tuple[Mapping[str, An
         mode: "min" or "max".
         records: (flat params, value) of each result. A result is left out if its value is not finite, or if a param lies
             outside its domain in the space, which a user may have changed.
+        drawn: the distributions of the parameters for which the training code has asked while it ran; see `drawn_of`.
 
     Returns:
         path -> share; {} if there are fewer than `MIN_RECORDS` results. The shares are equal if the results do not distinguish
         the parameters.
     """
-    finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params)]
-    if len(finite) < MIN_RECORDS or not len(space):
+    drawn = {name: each for name, each in drawn.items() if name not in space}
+    finite = [(params, value) for params, value in records if math.isfinite(value) and _lies_in(space, params, drawn)]
+    if len(finite) < MIN_RECORDS or not (len(space) or drawn):
         return {}
     with quiet():
         study = optuna.create_study(direction=direction(mode))
-        study.add_trials([_frozen(space, params, value) for params, value in finite])
+        study.add_trials([_frozen(space, params, value, drawn) for params, value in finite])
         top = max(TOP_SHARE, TOP_RECORDS / len(finite))
         shares = PedAnovaImportanceEvaluator(target_quantile=top).evaluate(study)
-    found = {p.path: max(shares.get(p.path, 0.0), 0.0) for p in space.parameters}
+    found = {name: max(shares.get(name, 0.0), 0.0) for name in (*(p.path for p in space.parameters), *drawn)}
     total = sum(found.values())
     if not math.isfinite(total) or total <= 0:
         return {path: 1 / len(found) for path in found}
@@ -90,15 +99,46 @@ def merged(outcomes: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
-def _lies_in(space: Space, params: Mapping[str, Any]) -> bool:
-    return all(space[path].contains(value) for path, value in params.items() if path in space)
+def drawn_of(draws: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, BaseDistribution]:
+    """Return the distribution of each parameter for which the training code has asked while it ran.
+
+    If its bounds differed from trial to trial, the distribution has the lowest and the highest one.
+
+    Args:
+        draws: the name of the parameter and the searcher's state of each `Drawn` event.
+    """
+    texts: dict[str, dict[str, None]] = {}
+    for name, state in draws:
+        if (text := state.get(DISTRIBUTIONS, {}).get(name)) is not None:
+            texts.setdefault(name, {})[text] = None
+    return {name: _union([json_to_distribution(text) for text in each]) for name, each in texts.items()}
 
 
-def _frozen(space: Space, params: Mapping[str, Any], value: float) -> FrozenTrial:
+def _union(distributions: Sequence[BaseDistribution]) -> BaseDistribution:
+    """Return a distribution with the values of all these. They are of the same kind, because the searcher refuses others."""
+    first: Any = distributions[0]
+    if len(distributions) == 1 or isinstance(first, CategoricalDistribution):
+        return distributions[0]
+    bounds: list[Any] = list(distributions)
+    low, high = min(one.low for one in bounds), max(one.high for one in bounds)
+    return type(first)(low, high, log=first.log)  # type: ignore[no-any-return]
+
+
+def _lies_in(space: Space, params: Mapping[str, Any], drawn: Mapping[str, BaseDistribution]) -> bool:
+    return all(
+        space[name].contains(value) if name in space else name not in drawn or contains(drawn[name], value)
+        for name, value in params.items()
+    )
+
+
+def _frozen(
+    space: Space, params: Mapping[str, Any], value: float, drawn: Mapping[str, BaseDistribution]
+) -> FrozenTrial:
     known = {path: v for path, v in params.items() if path in space}
+    asked = {name: v for name, v in params.items() if name in drawn}
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.COMPLETE,
         value=value,
-        params={path: to_optuna(space[path], v) for path, v in known.items()},
-        distributions={path: distribution(space[path]) for path in known},
+        params={path: to_optuna(space[path], v) for path, v in known.items()} | asked,
+        distributions={path: distribution(space[path]) for path in known} | {name: drawn[name] for name in asked},
     )

@@ -95,7 +95,10 @@ class Proposer(Searcher):
                     return other
         if first is None:
             return suggestion
-        why = f"; all {self._cardinality} configurations have been tried" if exhausted else ""
+        every = (
+            "the only configuration has" if self._cardinality == 1 else f"all {self._cardinality} configurations have"
+        )
+        why = f"; {every} been tried" if exhausted else ""
         return replace(suggestion, note="; ".join(filter(None, [suggestion.note, f"repeats trial {first}{why}"])))
 
     @abstractmethod

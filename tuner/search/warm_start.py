@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.domain.experiment import Objective
 from tuner.errors import SpecError
+from tuner.plurals import counted
 from tuner.space import Space
 from tuner.space.values import is_number
 from tuner.space.words import show
@@ -93,7 +94,9 @@ def fit(option: Sequence[Mapping[str, Any]], space: Space, objectives: int) -> l
     for i, item in enumerate(option):
         values = item["value"] if isinstance(item["value"], list) else [item["value"]]
         if len(values) != objectives:
-            raise SpecError(f"expected {objectives} values, got {len(values)}", f"/search/warm_start/{i}/value")
+            raise SpecError(
+                f"expected {counted(objectives, 'value')}, got {len(values)}", f"/search/warm_start/{i}/value"
+            )
         try:
             params = space.check(item["params"])
             missing = [p.path for p, on in zip(space.parameters, space.active(params), strict=True) if on]

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from tuner.errors import ClusterUnreachable, DriverSilent
-from tuner.hosts.ray.head import Head, exits, start_head, stop_head, was_stopped
+from tuner.hosts.ray.head import Head, HeadStopped, exits, start_head, stop_head, was_stopped
 from tuner.service.child import Child
 from tuner.settings import Settings
 
@@ -160,7 +160,11 @@ class Supervisor:
                     stop_head(self.settings.home, keep_logs=True)
                     self._headed = False  # otherwise the stopped head would look like one that the user has stopped
                     self._futile = 1
-                head = start_head(self.settings.home, child.ray)
+                try:
+                    head = start_head(self.settings.home, child.ray)
+                except HeadStopped:
+                    self._headed = True
+                    return
                 self._headed = True
             child.connect(head.address if head is not None else str(self.settings.ray_address))
             with exits([child.pid, *(head.pids if head is not None else ())]) as wait:

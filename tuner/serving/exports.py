@@ -91,8 +91,8 @@ def export(
                 files[path.name] = _write_program(path, program, made, args, kwargs)
             if "onnx" in formats:
                 files[FILES["onnx"]] = _write_onnx(aside / FILES["onnx"], program)
-        (aside / "config.json").write_text(config_json(found, files, name, _shapes(args, kwargs)))
-        (aside / "README.md").write_text(card(found, files, name))
+        (aside / "config.json").write_text(config_json(found, files, name, _shapes(args, kwargs)), encoding="utf-8")
+        (aside / "README.md").write_text(card(found, files, name), encoding="utf-8")
         os.rename(aside, target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

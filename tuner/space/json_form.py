@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
+from tuner.plurals import counted
 from tuner.space.build import MAX_DEPTH
 from tuner.space.nodes import Opaque
 from tuner.space.primitives import OPTIONS, Domain, domain_of, grid_search
@@ -94,7 +95,9 @@ class Reader:
             self.errors.append((pointer, "a Python object cannot be sent as JSON; run this space from Python"))
             return None
         if index >= len(self.values):
-            self.errors.append((f"{pointer}/index", f"there are only {len(self.values)} Python objects"))
+            self.errors.append(
+                (f"{pointer}/index", f"this space has only {counted(len(self.values), 'Python object')}")
+            )
             return None
         return self.values[index]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.names import did_you_mean
+from tuner.plurals import counted
 from tuner.space.nodes import Const, Dict, Function, Leaf, List, Node
 from tuner.space.parameter import Branch, Parameter
 from tuner.space.values import same
@@ -38,7 +39,7 @@ class Checker:
                         )
             case List(items):
                 if not isinstance(value, list | tuple) or len(value) != len(items):
-                    self.errors.append((pointer, f"expected a list of {len(items)} values"))
+                    self.errors.append((pointer, f"expected a list of {counted(len(items), 'value')}"))
                     return
                 for i, (part, item) in enumerate(zip(items, value, strict=True)):
                     self.node(part, item, f"{pointer}/{i}")

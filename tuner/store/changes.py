@@ -13,9 +13,9 @@ from tuner.domain.trial import Cause
 from tuner.store.experiments import one
 from tuner.store.log import decision_record, decisions_of
 from tuner.store.records import BestPoint, Bookmark, Changes, DecisionRecord, ReportPoint, TrialSegment
+from tuner.store.running import RunningClock
 from tuner.store.series import clocks
 from tuner.store.series.metrics import names_of
-from tuner.store.series.running import RunningClock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import best_point, decision, experiment, metric_key, segment, trial

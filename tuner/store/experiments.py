@@ -21,7 +21,6 @@ from tuner.store import removal
 from tuner.store.code import put
 from tuner.store.commands import adopt_ended, insert
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
-from tuner.store.series.running import RunningClock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
@@ -63,6 +62,11 @@ _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
 _READ = "SELECT changes, revision, spec FROM experiment WHERE id = ?"
 _CHANGE = "UPDATE experiment SET changes = ?, revision = revision + 1, name = ?, tags = ? WHERE id = ? AND revision = ?"
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
+_RUNS = f"""
+SELECT e.public_id FROM experiment e WHERE e.id = ? AND (
+  e.state NOT IN ({", ".join(f"'{state}'" for state in ExperimentState if state.ended)})
+  OR EXISTS (SELECT 1 FROM command c WHERE c.experiment_id = e.id AND c.state = 'pending' AND c.command = 'continue'))"""
 _ARCHIVE = "UPDATE experiment SET archived_at = ? WHERE id = ?"
 
 _ACCEPTED = (("-Infinity", "null"), ("Infinity", "null"), ("NaN", "null"), (r"\u", r"\n"))
@@ -482,8 +486,14 @@ class Experiments:
         removal.remove(self._database, experiment_id)
 
     def archive(self, experiment_id: int, archived: bool, now: float | None = None) -> None:
-        """Hide an experiment from lists, or show it again."""
+        """Hide an experiment from lists, or show it again.
+
+        Raise Conflict if it is to be hidden, but is running or about to be continued.
+        """
         with self._database.write() as cursor:
+            cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding such a command
+            if archived and (found := cursor.value(_RUNS, (experiment_id,))) is not None:
+                raise Conflict(f"{found} is about to run again and cannot be archived before it has ended")
             cursor.execute(_ARCHIVE, (at(now) if archived else None, experiment_id))
 
     def progress(self, experiment_id: int) -> Progress:
@@ -556,15 +566,6 @@ def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> E
     if row is None:
         raise NotFound(f"no experiment {shown}")
     return record(row)
-
-
-def clock(connection: Connection, experiment_id: int) -> RunningClock:
-    """Return the clock of an experiment; see `ExperimentRecord.clock`."""
-    query = select(*experiment.c["started_at", "created_at", "pauses"]).where(experiment.c.id == experiment_id)
-    row = connection.execute(query).first()
-    if row is None:
-        raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())
 
 
 def _insert(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
-from tuner.store.series.running import RunningClock
+from tuner.store.running import RunningClock
 
 T = TypeVar("T")
 
@@ -191,7 +191,8 @@ NEW_S = 60.0
 class Progress:
     """The progress of an experiment. A caller that follows an experiment reads this several times a second.
 
-    Changes by users are in no log entry while no driver has carried them out, so `revision` and `archived_at` tell of them.
+    Changes by users are in no log entry while no driver has carried them out, so `revision` and `archived_at` tell of them. Nor
+    is housekeeping, so `thinned_at` tells of it.
     """
 
     last_event_seq: int
@@ -200,6 +201,7 @@ class Progress:
     error: str | None
     revision: int
     archived_at: float | None
+    thinned_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

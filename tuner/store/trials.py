@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, func, select
+from sqlalchemy import Connection, Select, case, func, select, text
 
+from tuner.domain.events import Drawn
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.errors import NotFound
@@ -28,7 +29,7 @@ from tuner.store.records import (
 )
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.paging import number, page
-from tuner.store.sql.tables import checkpoint, experiment, segment, trial
+from tuner.store.sql.tables import NO_REPORT, checkpoint, event, experiment, segment, trial
 
 _TRIAL = [*trial.c, experiment.c.public_id.label("experiment")]
 _OUTCOME = (trial.c.number, trial.c.repeat_of, trial.c.state, trial.c.params, trial.c.space_revision)
@@ -243,6 +244,14 @@ class Trials:
                     if isinstance(value := last.get(metric), int | float):
                         found.append(TrialOutcome(of, repeat_of, TrialState(state), params, revision, float(value)))
         return found
+
+    def draws(self, experiment_id: int, most: int = 20_000) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the name and the searcher's state of the newest `Drawn` events (define-by-run), in their order."""
+        query = select(event.c.payload).where(event.c.experiment_id == experiment_id, event.c.kind == Drawn.KIND)
+        query = query.where(text(NO_REPORT))  # so that SQLite uses the index
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(event.c.event_seq.desc()).limit(most)).scalars()
+            return [(row["name"], row["state"]) for row in rows][::-1]
 
     # -- segments and checkpoints --------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ def stat(path: str) -> File | None:
 
 def main() -> None:
     """Answer questions, one JSON object per line, until standard input ends. Print an empty line when ready for a question."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # keep the output of imports apart from the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the service, which then stops this process
     if sys.platform == "linux":
@@ -117,13 +117,13 @@ def in_a_child(work: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str
     child = os.fork()
     if child == 0:
         os.close(reading)
-        with open(os.devnull) as nothing:
+        with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         try:
             answer = work()
         except BaseException as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        with os.fdopen(writing, "w") as pipe:
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
             pipe.write(json.dumps(answer) + "\n")
         os._exit(0)
     os.close(writing)
@@ -172,7 +172,7 @@ def _children() -> set[int]:
     found: set[int] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
-            found |= {int(pid) for pid in file.read_text().split()}
+            found |= {int(pid) for pid in file.read_text(encoding="utf-8").split()}
     return found
 
 

@@ -35,6 +35,11 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
     return out.getvalue()
 
 
+def holds_functions(blob: bytes | None) -> bool:
+    """Return whether a pickle has the bytecode of functions, which only the Python version that pickled it can run."""
+    return blob is not None and b"CodeType" in blob  # cloudpickle writes this name for each code object
+
+
 def culprits(function: Any) -> list[str]:
     """Return descriptions of the innermost objects that a function refers to and that cannot be pickled.
 

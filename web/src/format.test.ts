@@ -17,11 +17,24 @@ import {
   param,
   paramName,
   longestOf,
+  plural,
   rangeWords,
   trained,
   readable,
 } from "./format";
 import type { Experiment, Params } from "./api/types";
+
+describe("numbers with their nouns", () => {
+  it.each([
+    [0, "0 trials"],
+    [1, "1 trial"],
+    [2, "2 trials"],
+    ["1", "1 trial"],
+    ["1,000", "1,000 trials"],
+  ])("are written so that they agree", (count, expected) => {
+    expect(plural(count, "trial")).toBe(expected);
+  });
+});
 
 describe("numbers", () => {
   it.each([

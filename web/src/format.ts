@@ -29,6 +29,11 @@ export function metric(value: number | null | undefined): string {
   return String(Number(value.toPrecision(6)));
 }
 
+/** A number with its noun: "1 trial", "3 trials". */
+export function plural(count: number | string, noun: string): string {
+  return String(count) === "1" ? `1 ${noun}` : `${count} ${noun}s`;
+}
+
 /** The name of the value that counts for a trial: its best one or, if the search's scope is "last", its last one. */
 export function counted({ metric, scope }: Pick<Experiment, "metric" | "scope">): string {
   return scope === "last" ? `last ${metric}` : `best ${metric}`;

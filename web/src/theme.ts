@@ -27,6 +27,9 @@ export const theme = createTheme({
     // A menu may contain items only; without the placeholder, its first item is in focus.
     Menu: { defaultProps: { withInitialFocusPlaceholder: false } },
     ModalCloseButton: { defaultProps: { "aria-label": "Close" } },
+    // The page has one banner: its header. Dialogs have header elements, too, which would count as others.
+    ModalHeader: { defaultProps: { role: "none" } },
+    DrawerHeader: { defaultProps: { role: "none" } },
   },
 });
 

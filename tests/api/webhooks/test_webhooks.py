@@ -240,7 +240,8 @@ async def test_the_worker_outlives_the_database(
 ) -> None:
     monkeypatch.setattr(deliver, "AGAIN_S", 0.01)
     hook = sqlite_store.webhooks.create(receiver.url, [STARTED]).public_id
-    collect, failures = sqlite_store.webhooks.collect, iter([StoreError("away"), ValueError("a defect")])
+    errors = [StoreError("away"), StoreError("away"), ValueError("a defect")]
+    collect, failures = sqlite_store.webhooks.collect, iter(errors)
 
     def fail_first(*args: Any) -> None:
         for error in failures:
@@ -251,7 +252,7 @@ async def test_the_worker_outlives_the_database(
     begin(sqlite_store)
     async with delivering(sqlite_store):
         await until(lambda: states(sqlite_store, hook) == ["delivered"])
-    assert "webhooks are waiting for the database: away" in caplog.text
+    assert caplog.text.count("webhooks are waiting for the database: away") == 1
     assert "a defect" in caplog.text
 
 

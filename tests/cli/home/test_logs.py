@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests.store.examples import T0, a_spec, begin
 from tuner.cli.commands import app
+from tuner.cli.home.logs import with_line_feeds
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.errors import NotFound, SpecError
@@ -79,6 +80,10 @@ def test_a_long_output_says_what_is_not_shown(tmp_path: Path, monkeypatch: pytes
 
 def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
     assert output(trial, "--follow").endswith("last of 0")
+
+
+def test_a_line_break_that_is_divided_between_two_pieces_is_one() -> None:
+    assert "".join(with_line_feeds(["10%\r", "100%\r", "\n", "epoch 1\r"])) == "10%\n100%\nepoch 1\n"
 
 
 def test_an_experiment_alone_says_too_little(trial: str) -> None:

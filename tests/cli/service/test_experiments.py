@@ -22,13 +22,15 @@ from typer.testing import CliRunner
 import tuner
 from tests.api.conftest import SPEC, app, poked, server
 from tests.experiment.analysis.test_lineage import population
-from tests.store.examples import T0, a_spec
+from tests.store.examples import T0, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.cli import commands
 from tuner.cli.service.experiments import _spec, best, lines
+from tuner.domain.logs import LogChunk
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
+from tuner.store.log import Log
 
 __all__ = ["app", "poked", "server"]
 
@@ -283,6 +285,26 @@ def test_mistakes_in_json_are_not_blamed_on_its_tabs(tmp_path: Path, text: str, 
         _spec(tmp_path / "spec.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("spec.json", '{"limits": {"budget": 4}, "seed": 1, "limits": {"max_failures": 1}}'),
+        ("spec.yaml", '{"limits": {"budget": 4}, "seed": 1, "limits": {"max_failures": 1}}'),
+        ("spec.yaml", "limits:\n  budget: 4\nlimits:\n  max_failures: 1\n"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    """The first of two sections had been ignored."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError, match=f"{name} is .*: the key 'limits' occurs twice"):
+        _spec(tmp_path / name)
+
+
+def test_a_merged_key_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("a: &a {x: 1, y: 1}\nb: &b\n  <<: *a\n  x: 2\nc: {<<: *b, y: 3}\n")
+    assert _spec(tmp_path / "spec.yaml")["c"] == {"x": 2, "y": 3}
+
+
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     monkeypatch.setenv("TUNER_ADDRESS", server)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
@@ -431,6 +453,7 @@ def test_several_are_resumed_by_a_service_only(
         assert status(monkeypatch, "resume", "a", "b") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
+        assert status(monkeypatch, "resume", "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
         assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 
@@ -520,6 +543,33 @@ def test_a_service_gives_the_same_as_the_database(
         assert output("--address", server, *arguments) == here, arguments
     for arguments in (["explain", "halved", "99"], ["logs", "halved", "99"], ["schedule", "halved", "99"]):
         assert [status(monkeypatch, *where, *arguments) for where in ([], ["--address", server])] == [3, 3]
+
+
+def test_all_decisions_are_explained_however_many_a_page_has(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    whole = output("explain", "halved")
+    decisions = Log.decisions
+
+    def short(*where: Any, page_size: int, **more: Any) -> Any:
+        return decisions(*where, page_size=5, **more)
+
+    monkeypatch.setattr(Log, "decisions", short)
+    assert output("explain", "halved") == whole
+    assert whole.count("\n") > 10
+
+
+def test_a_progress_bar_that_is_followed_on_a_service_has_a_line_for_each_state(
+    server: str, sqlite_store: Store
+) -> None:
+    """The carriage returns had been replaced with placeholders."""
+    made, _, _ = begin(sqlite_store, spec=a_spec("digits"))
+    content = b"epoch 1\n10%\r100%\r\ndone\n"
+    end = LogChunk.of(0, len(content), b"", T0)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, content, T0), end]})
+    assert output("--address", server, "logs", "digits", "0", "-f") == "epoch 1\n10%\n100%\ndone\n"
 
 
 def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

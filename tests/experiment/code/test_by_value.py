@@ -11,8 +11,10 @@ import httpx
 import pytest
 
 from tests.api.conftest import SPEC, app, client, poked
+from tests.store.examples import a_spec
 from tuner.experiment.code import by_value
-from tuner.store import Store
+from tuner.store import CodeRecord, Store
+from tuner.usercode.pickling import dumps
 from tuner.usercode.trainable import by_value as pickled
 
 __all__ = ["app", "client", "poked"]
@@ -95,3 +97,23 @@ async def test_a_key_goes_with_one_function(client: httpx.AsyncClient) -> None:
         409,
         "the idempotency key 'once' was used before, with another spec",
     )
+
+
+def test_only_the_code_of_functions_needs_the_python_that_pickled_it() -> None:
+    def own(config: dict[str, Any]) -> None: ...
+
+    def needs(**changes: Any) -> str | None:
+        options = {name: changes.pop(name) for name in ("executor", "runtime_env") if name in changes}
+        return by_value.needs_other_python(a_spec(**options), CodeRecord(**{"hash": "x", "python": "3.1.4", **changes}))
+
+    code = dumps(own)
+    assert "continue it with Python 3.1" in (needs(blob=code) or "")
+    assert needs(space_blob=dumps([own]))
+    assert needs(parts_blob=dumps({"nested": code}))
+    assert needs(space_blob=code, executor="agents")
+    assert needs(blob=code, executor="agents") is None, "agents have functions of their own"
+    assert needs(blob=code, runtime_env={"conda": "old"}) is None
+    assert needs(blob=dumps(train)) is None, "it is imported"
+    assert needs(blob=code, python=platform.python_version()) is None
+    assert needs(blob=code, python="") is None
+    assert by_value.needs_other_python(a_spec(), None) is None

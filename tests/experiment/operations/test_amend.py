@@ -268,6 +268,19 @@ def test_an_archived_experiment_that_runs_again_is_listed(sqlite_store: Store, h
     assert [one.public_id for one in sqlite_store.experiments.page(archived=False).items] == [made.public_id]
 
 
+@pytest.mark.parametrize("how", ["continue", "enqueue"])
+def test_an_experiment_that_is_about_to_run_again_cannot_be_archived(store: Store, how: str) -> None:
+    """Its driver started later, and then it ran without being listed."""
+    made = ended(store)
+    if how == "continue":
+        continue_experiment(store, made.public_id, 2)
+    else:
+        enqueue(store, made.public_id, [{"lr": 0.01}])
+    with pytest.raises(Conflict, match=f"{made.public_id} is about to run again and cannot be archived"):
+        archive_experiment(store, made.public_id, True)
+    assert [one.public_id for one in store.experiments.page(archived=False).items] == [made.public_id]
+
+
 def test_tags_find_experiments(store: Store) -> None:
     one = store.experiments.create(a_spec(tags={"team": "vision", "Größe": 'a "b"'}))
     two = store.experiments.create(a_spec(tags={"team": "audio", "note": '"team":"vision"'}))

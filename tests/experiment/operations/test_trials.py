@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.examples import T0, a_spec, begin
 from tuner.domain.batch import Batch
-from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded
+from tuner.domain.events import CheckpointInfo, CheckpointSaved, Commanded, Pinned
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.commands import as_event
 from tuner.errors import Conflict, StoreError
@@ -70,6 +70,9 @@ def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> 
         assert pin(sqlite_store, "ckp_1", True).pinned
     [command] = sqlite_store.commands.pending([made.id])
     assert (command.command, command.payload) == ("pin", {"checkpoint": "ckp_1", "pinned": True})
+    event = as_event(command)
+    assert isinstance(event, Pinned)
+    assert (event.checkpoint, event.pinned) == ("ckp_1", True)
     pin(sqlite_store, "ckp_1", False)
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], deletes=["ckp_1"]), T0)
     with pytest.raises(Conflict, match="ckp_1 has been deleted"):

@@ -65,3 +65,10 @@ def test_a_name_that_is_not_changed_is_not_checked() -> None:
     """Experiments of earlier versions may have a name in the form of an id."""
     spec = a_spec(name="exp_0123456789abcdef0123")
     assert parse_changes(spec, {"name": spec.name, "notes": "good"}) == {"notes": "good"}
+
+
+def test_a_limit_that_takes_several_types_has_one_error() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_changes(timed(), {"limits": {"repeats": "two"}})
+    message = 'expected a number of repeats, 0 or more, or "auto", got "two"'
+    assert caught.value.errors == [("/limits/repeats", message)]

@@ -210,4 +210,4 @@ def test_a_fork_of_an_earlier_trial_needs_what_the_present_space_lacks(sqlite_st
 def test_a_replay_leaves_out_what_lies_outside(sqlite_store: Store) -> None:
     record = ended(sqlite_store)
     found = replay(sqlite_store, record, scheduler="fifo", search_alg="random")
-    assert any("1 trials are left out: their configurations do not lie" in note for note in found.notes), found.notes
+    assert any("1 trial is left out: its configuration does not lie" in note for note in found.notes), found.notes

@@ -93,6 +93,14 @@ def test_objectives() -> None:
     assert errors(metric=..., mode=...) == {"/metric": "is required", "/mode": "is required"}
 
 
+def test_a_field_that_takes_several_types_has_one_error() -> None:
+    assert errors(warm_start="digits", limits={"repeats": "two"}, checkpoint={"interval_s": "1 min"}) == {
+        "/warm_start": 'expected "auto", or a list of ids or names of experiments, got "digits"',
+        "/limits/repeats": 'expected a number of repeats, 0 or more, or "auto", got "two"',
+        "/checkpoint/interval_s": 'expected a number of seconds above 0, "auto" or null, got "1 min"',
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

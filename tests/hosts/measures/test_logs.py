@@ -200,6 +200,25 @@ async def test_the_rest_is_stored_once_the_database_is_back(
     assert search.logs() == {0: ("sent\nwritten in an outage\n", True)}
 
 
+async def test_a_host_that_ends_in_an_outage_leaves_no_task(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python had printed "Task was destroyed but it is pending!"."""
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    (search.folder / "rank0.log").write_bytes(b"sent\nwritten in an outage\n")
+    await search.take(b"sent\n")
+    before = asyncio.all_tasks()
+    search.table.away = {"ranges"}
+    search.end(0, gone=asyncio.sleep(0))
+    while search.table.calls["ranges"] < 2:
+        await asyncio.sleep(0)
+    await search.keeper.close(timeout=0.01)
+    assert asyncio.all_tasks() <= before
+    search.table.away = set()
+    search.keeper.begin("seg", search.owner)
+    search.end(0, gone=asyncio.sleep(0))
+    await search.keeper.flush()
+    assert search.logs() == {0: ("sent\nwritten in an outage\n", True)}, "the next driver reads the file"
+
+
 async def test_a_segment_that_begins_again_while_its_log_is_completed_keeps_its_log(search: Search) -> None:
     gone = asyncio.Event()
     search.end(0, gone=gone.wait())

@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,8 @@ import pytest
 
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import head, ray_start
+
+WAITS = "import sys; sys.stdin.read()"
 
 
 def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,16 +46,15 @@ def process(*arguments: str, **environment: str) -> Iterator[int]:
 
 
 def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_path: Path) -> None:
-    waits = "import sys; sys.stdin.read()"
     monitor = tmp_path / "ray" / "_private" / "log_monitor.py"
     monitor.parent.mkdir(parents=True)
-    monitor.write_text(waits)
+    monitor.write_text(WAITS)
     scratch = str(head._scratch(tmp_path))
     logs = f"{scratch}/session_latest/logs"
     with (
-        process("-c", waits, f"{logs}/raylet.out") as reader,
+        process("-c", WAITS, f"{logs}/raylet.out") as reader,
         process("-u", str(monitor), f"--logs-dir={logs}") as part,
-        process("-c", waits, **{head.MARK: scratch}) as worker,
+        process("-c", WAITS, **{head.MARK: scratch}) as worker,
     ):
         found = {one.pid for one in head._processes(tmp_path)}
         assert found == {part, worker}
@@ -60,8 +62,7 @@ def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_pa
 
 
 def test_the_end_of_a_process_is_noticed_at_once() -> None:
-    waits = "import sys; sys.stdin.read()"
-    with process("-c", waits) as first, process("-c", waits) as second, head.exits([first, second]) as wait:
+    with process("-c", WAITS) as first, process("-c", WAITS) as second, head.exits([first, second]) as wait:
         assert wait(0.0) == ([], [], [])
         os.kill(second, signal.SIGKILL)
         begun = time.monotonic()
@@ -79,7 +80,7 @@ def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(
         seen.append(old.wait(timeout=30))
         return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
 
-    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: str(head._scratch(tmp_path))}) as left:
+    with process("-c", WAITS, **{head.MARK: str(head._scratch(tmp_path))}) as left:
         old = psutil.Process(left)
         with pytest.raises(ClusterUnreachable, match="no Ray here"):
             head.start_head(tmp_path, run)
@@ -100,10 +101,36 @@ def test_the_head_is_found_by_a_process_with_another_temporary_directory(
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     with pytest.raises(ClusterUnreachable):
         head.start_head(home, run)
-    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: marks[0]}) as part:
+    with process("-c", WAITS, **{head.MARK: marks[0]}) as part:
         monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
         assert [one.pid for one in head._processes(home)] == [part]
         assert head.stop_head(home)
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["Ray has started", "Ray could not start"])
+def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service showed Ray's traceback and started Ray again, or `tuner serve --stop` said that there was nothing to stop."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    scratch = str(head._scratch(tmp_path))
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+
+        def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+            stopping.append(threads.submit(head.stop_head, tmp_path))
+            end = time.monotonic() + 30
+            while not head.was_stopped(tmp_path):
+                assert time.monotonic() < end
+            parts.append(psutil.Process(stack.enter_context(process("-c", WAITS, **{head.MARK: scratch}))))
+            return subprocess.CompletedProcess(arguments, code, "--address='127.0.0.1:6379'", "a traceback")
+
+        stopping: list[Future[bool]] = []
+        parts: list[psutil.Process] = []
+        with pytest.raises(head.HeadStopped):
+            head.start_head(tmp_path, run)
+        assert stopping[0].result(timeout=60) is True
+        assert not psutil.wait_procs(parts, timeout=30)[1]
+        assert head.was_stopped(tmp_path)
 
 
 def test_the_head_that_an_earlier_version_has_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,5 +138,5 @@ def test_the_head_that_an_earlier_version_has_started_is_found(tmp_path: Path, m
     monkeypatch.setattr(tempfile, "tempdir", "/scratch/123456")
     folder = f"/scratch/123456/{head._scratch_name(tmp_path)}"
     assert ray_start.temporary(head._scratch_name(tmp_path)) == "/tmp"
-    with process("-c", "import sys; sys.stdin.read()", **{head.MARK: folder}) as part:
+    with process("-c", WAITS, **{head.MARK: folder}) as part:
         assert [one.pid for one in head._processes(tmp_path)] == [part]

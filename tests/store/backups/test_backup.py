@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,46 @@ def test_nothing_is_replaced_by_mistake(sqlite_store: Store, sqlite_url: str, tm
     restore(sqlite_url, copy, force=True)
     with Store.open(sqlite_url) as store:
         assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+def test_sqlite_gets_its_options_by_name(
+    sqlite_store: Store, sqlite_url: str, other_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 warns of options by position, and Python 3.15 refuses them."""
+    begin(sqlite_store)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda database, /, **options: connect(database, **options))
+    assert backup(sqlite_url, tmp_path / "copy") > 0
+    restore(other_url, tmp_path / "copy")
+
+
+def refuses_beside_a_driver(url: str, copy: Path) -> None:
+    """Restore a backup while an experiment is driven, and after its driver has ended."""
+    with Store.open(url) as store:
+        made, *_ = begin(store)
+        backup(url, copy)
+        epoch = store.drivers.claim(made.id, "driver", 60.0, time.time())
+        later = store.experiments.create(a_spec("later"))
+    with pytest.raises(Conflict, match=rf"{made.public_id} is running.* stop all services .* wait (60|5\d) s"):
+        restore(url, copy, force=True)
+    with Store.open(url) as store:
+        assert store.experiments.get(later.public_id).name == "later"
+        store.drivers.release(made.id, epoch)
+    restore(url, copy, force=True)
+    with Store.open(url) as store:
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
+
+
+def test_a_database_with_a_running_experiment_is_not_replaced(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Its driver went on, and ended with "the log ends at 61 and this batch begins at 190"."""
+    refuses_beside_a_driver(sqlite_url, tmp_path / "copy")
+
+
+@pytest.mark.postgres
+def test_a_postgresql_database_with_a_running_experiment_is_not_replaced(postgres_url: str, tmp_path: Path) -> None:
+    refuses_beside_a_driver(postgres_url, tmp_path / "copy")
 
 
 def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:

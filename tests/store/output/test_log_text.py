@@ -29,7 +29,7 @@ def test_what_is_left_out_is_said_where_it_is_missing() -> None:
     assert found.text.startswith("line 0\n[... 686 bytes of the log were not kept ...]\n")
     assert found.text.endswith("line 99\n")
     found = text_of(pieces((3, 10)), ALL, True)
-    assert found.text == "[... 3 bytes of the log were not kept ...]\ne 0\nlin"
+    assert found == LogText(0, 10, "[... 3 bytes of the log were not kept ...]\ne 0\nlin", 3)
     in_line = text_of(pieces((0, 3), (7, 14)), ALL, True)
     assert in_line.text == "lin\n[... 4 bytes of the log were not kept ...]\nline 1\n"
 
@@ -108,7 +108,7 @@ def test_search_finds_whole_lines_in_any_case() -> None:
     assert found.text.split("\n") == ["line 9", *(f"line 9{n}" for n in range(10)), ""]
     assert text_of(parts, LogQuery(search="line 9", tail=2), True).text == "line 98\nline 99\n"
     assert text_of(parts, LogQuery(search="nothing"), True).text == ""
-    assert text_of(pieces((0, 7), (21, 28)), LogQuery(search="line"), True).text == "line 0\nline 3\n"
+    assert text_of(pieces((0, 7), (21, 28)), LogQuery(search="line"), True) == LogText(0, 28, "line 0\nline 3\n", 14)
     assert replace(text_of(parts, LogQuery(search="line"), True), text="") == LogText(0, len(FILE), "", 0)
 
 

@@ -291,13 +291,25 @@ def test_a_pause_leaves_no_trace(flavour: str, schedule: Any, limit: dict[str, A
     assert [(r.step, r.metrics) for r in together] == [(r.step, r.metrics) for r in driver.reports]
 
 
+def late_strategy(pl: Any) -> Any:
+    """Return a strategy that restores a checkpoint after `on_fit_start`, as those for FSDP and DeepSpeed do."""
+
+    class Late(pl.strategies.SingleDeviceStrategy):  # type: ignore[misc,name-defined]
+        restore_checkpoint_after_setup = True
+
+    return Late(device="cpu")
+
+
 @both
-def test_a_trial_that_was_paused_when_early_stopping_ended_it_ends(flavour: str) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["restored early", "restored late"])
+def test_a_trial_that_was_paused_when_early_stopping_ended_it_ends(flavour: str, late: bool) -> None:
     """It had trained for one more epoch, so its last report was another one than without the pause."""
     pl = importlib.import_module(flavour)
 
     def stopped(**more: Any) -> Any:
         callbacks = [pl.callbacks.EarlyStopping("val_loss", patience=2, min_delta=10.0)]
+        if late:
+            more["strategy"] = late_strategy(pl)
         return fit(flavour, plain, CONFIG, callbacks=callbacks, **more)[1]
 
     with trial() as whole:
@@ -436,9 +448,10 @@ def found_rate(model: Any, config: Mapping[str, Any]) -> Any:
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["restored early", "restored late"])
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_what_a_finder_has_found_holds_after_a_pause(
-    ours_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ours_first: bool, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the finders write files
     pl = importlib.import_module(FLAVOURS[1])
@@ -449,20 +462,28 @@ def test_what_a_finder_has_found_holds_after_a_pause(
             pl.callbacks.BatchSizeFinder(max_trials=2, steps_per_trial=1),
         ]
         ours = tuner.lightning.ReportCallback(lightning=FLAVOURS[1])
-        made = trainer(FLAVOURS[1], max_epochs=4, callbacks=[ours, *finders] if ours_first else [*finders, ours])
+        made = trainer(
+            FLAVOURS[1],
+            max_epochs=4,
+            callbacks=[ours, *finders] if ours_first else [*finders, ours],
+            strategy=late_strategy(pl) if late else "auto",
+        )
         model = module(FLAVOURS[1], config, found_rate)
         model.lr, model.batch_size = config["lr"], 2
         model.train_dataloader = lambda: loaders(model.batch_size)[0]
         model.val_dataloader = lambda: loaders()[1]
         tuner.lightning.prepare_trainer(made).fit(model)
+        ran.append(finders[0].optimal_lr is not None)
         return model
 
+    ran: list[bool] = []
     with trial() as whole:
         uninterrupted = find_and_fit(CONFIG)
     with trial(leave_at=2) as first:
         find_and_fit(CONFIG)
     with trial(checkpoint=first.saved, start_iteration=2) as second:
         resumed = find_and_fit(CONFIG)
+    assert ran == [True, False], "the first one, and the resumed one"
     assert uninterrupted.batch_size == 4
     assert uninterrupted.lr != CONFIG["lr"]
     assert (resumed.lr, resumed.batch_size) == (uninterrupted.lr, 4)

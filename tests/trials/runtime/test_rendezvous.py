@@ -146,3 +146,24 @@ def test_a_torch_with_other_private_names_makes_groups_as_usual(monkeypatch: pyt
     gloo_devices.keep_devices(object())  # it has no `_get_backend`
     with gloo_devices.shared_devices():
         assert distributed_c10d.ProcessGroupGloo is real
+
+
+def test_a_torch_that_passes_further_arguments_makes_groups() -> None:
+    """PyTorch 2.15 passes `enable_reconfigure`. Its default changes nothing, so the group still shares the devices."""
+    made: list[tuple[Any, ...]] = []
+
+    class Group:
+        _Options = SimpleNamespace
+
+        def __init__(self, *args: Any, **more: Any) -> None:
+            made.append((*args, more))
+
+    sharing = gloo_devices._with_devices(Group, ["a device"], 2)
+    sharing("store", 0, 1, timeout=60, enable_reconfigure=False)
+    sharing("store", 0, 1, timeout=60, enable_reconfigure=True)
+    sharing("store", 0, 1, timeout=60, other=False)
+    assert made == [
+        ("store", 0, 1, SimpleNamespace(_devices=["a device"], _threads=2, _timeout=60), {}),
+        ("store", 0, 1, 60, {"enable_reconfigure": True}),
+        ("store", 0, 1, 60, {"other": False}),
+    ]

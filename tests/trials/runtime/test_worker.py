@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import ray
 import torch
+from torch.torch_version import TorchVersion
 
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable, DriverSilent, ReportsLost
 from tuner.trials.checkpoints.objects import with_parameters
@@ -117,6 +118,21 @@ def test_seeding_pytorch_does_not_touch_the_driver_of_the_gpu(
         drawn.append(torch.rand(3).tolist())
     assert drawn[0] == drawn[1]
     assert (asked, seeded) == ([], [5, 5] if built_for else [])
+
+
+def test_pytorch_2_6_is_seeded_without_asking_it_for_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises an error if there is none, and then every import of torch failed."""
+
+    def ask(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.6.0+cu124"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", ask)
+    drawn = []
+    for _ in range(2):
+        _seed_torch(5)
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -12,7 +12,6 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Context, Here
-from tuner.api.routes.access import FORBIDDEN
 from tuner.domain.experiment import PROJECT
 from tuner.errors import NotFound
 from tuner.settings import Quota
@@ -55,7 +54,7 @@ def get_project(here: Here, project: ProjectName) -> Response:
     "/projects/{project}",
     name="change",
     response_model=schemas.Project,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="Change the settings of a project, which need not have experiments yet; for editors.",
 )
 def change_project(here: Here, project: ProjectName, data: Annotated[object, Depends(json_body)]) -> Response:

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from tuner.api.access.auth import Identity
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Here
-from tuner.api.routes.access import FORBIDDEN
 from tuner.api.schemas.service.webhooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookPatch
 from tuner.api.webhooks.outgoing import check_url
 from tuner.errors import NotFound, SpecError
@@ -26,7 +25,7 @@ WebhookId = Annotated[str, Path(description="whk_...", examples=["whk_0123456789
     "/webhooks",
     name="list",
     response_model=WebhookList,
-    responses={**BAD, **FORBIDDEN},
+    responses=BAD,
     summary="List webhooks, newest first; for editors",
 )
 def webhooks(here: Here) -> Response:
@@ -38,7 +37,7 @@ def webhooks(here: Here) -> Response:
     name="create",
     status_code=201,
     response_model=Webhook,
-    responses={**BAD, **FORBIDDEN},
+    responses=BAD,
     summary="Create a webhook. Only this response contains its secret; for editors",
 )
 def create_webhook(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
@@ -64,7 +63,7 @@ def create_webhook(here: Here, request: Request, data: Annotated[object, Depends
     "/webhooks/{webhook_id}",
     name="get",
     response_model=Webhook,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="Get a webhook; for editors",
 )
 def get_webhook(here: Here, webhook_id: WebhookId) -> Response:
@@ -75,7 +74,7 @@ def get_webhook(here: Here, webhook_id: WebhookId) -> Response:
     "/webhooks/{webhook_id}",
     name="change",
     response_model=Webhook,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="Change a webhook; for editors",
 )
 def change_webhook(
@@ -96,7 +95,7 @@ def change_webhook(
     "/webhooks/{webhook_id}",
     name="delete",
     status_code=204,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="Delete a webhook and its deliveries; for editors",
 )
 def delete_webhook(here: Here, request: Request, webhook_id: WebhookId) -> Response:
@@ -109,7 +108,7 @@ def delete_webhook(here: Here, request: Request, webhook_id: WebhookId) -> Respo
 @router.get(
     "/webhooks/{webhook_id}/deliveries",
     response_model=DeliveryPage,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="List the deliveries of a webhook, newest first; for editors",
 )
 def deliveries(
@@ -128,7 +127,7 @@ def deliveries(
     name="test",
     status_code=202,
     response_model=Delivery,
-    responses={**NOT_FOUND, **BAD, **FORBIDDEN},
+    responses={**NOT_FOUND, **BAD},
     summary="Send the event `test` to a webhook now; for editors",
 )
 def send_test(here: Here, request: Request, webhook_id: WebhookId) -> Response:

@@ -5,8 +5,11 @@ The modules only declare commands. The other modules of `tuner.cli` carry them o
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import io
+import os
 import shutil
 import sys
 import sysconfig
@@ -42,6 +45,9 @@ app.add_typer(imports.group, name="import")
 app.add_typer(tokens.group, name="token")
 app.add_typer(webhooks.group, name="webhook")
 
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+"""The errors of an output that cannot be written: a full disk, a quota, a limit on files, a lost terminal, a closed pipe."""
+
 
 def main(early: Any = None) -> None:
     """Run the `tuner` command. An expected error is printed without a traceback, with a note that names its section of the docs.
@@ -54,7 +60,7 @@ def main(early: Any = None) -> None:
     usual = warnings.formatwarning
     warnings.formatwarning = functools.partial(_formatted, usual)
     try:
-        app(obj=early, prog_name=_program())
+        _run(early)
     except TunerError as error:
         print(f"error: {printable(str(error))}", *map(printable, error.__notes__), sep="\n", file=sys.stderr)
         sys.exit(exit_code(error))
@@ -68,8 +74,26 @@ def main(early: Any = None) -> None:
             file=sys.stderr,
         )
         sys.exit(exit_code(SpecError("")))
+    except OSError as error:
+        if error.errno not in _UNWRITTEN:
+            raise
+        with contextlib.suppress(OSError, ValueError):  # otherwise Python would try to write the rest when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # such as in `tuner ls | head -1`
+            print(f"error: the output, or a file, cannot be written: {printable(str(error))}", file=sys.stderr)
+        sys.exit(1)
     finally:
         warnings.formatwarning = usual
+
+
+def _run(early: Any) -> None:
+    """Run the command, and write what is still buffered of its output."""
+    try:
+        app(obj=early, prog_name=_program())
+    except SystemExit:  # every command ends with it
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+        raise
 
 
 def _formatted(

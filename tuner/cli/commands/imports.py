@@ -9,6 +9,7 @@ import typer
 
 from tuner.cli.command_classes import OnThisMachine
 from tuner.names import printable
+from tuner.plurals import counted
 
 group = typer.Typer(help="Import searches from other tools into the database of this home.", no_args_is_help=True)
 
@@ -29,7 +30,7 @@ def import_optuna(
     from tuner.sdk.imports import import_optuna as read
 
     found = read(storage, study, name=name)
-    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+    print(f"{printable(found.name)} {found.experiment_id}: {counted(len(found.trials), 'trial')}")
 
 
 @group.command("ray", cls=OnThisMachine)
@@ -45,4 +46,4 @@ def import_ray(
     from tuner.sdk.imports import import_ray as read
 
     found = read(folder, metric=metric, mode=mode, name=name)  # type: ignore[arg-type]  # import_ray checks the mode
-    print(f"{printable(found.name)} {found.experiment_id}: {len(found.trials)} trials")
+    print(f"{printable(found.name)} {found.experiment_id}: {counted(len(found.trials), 'trial')}")

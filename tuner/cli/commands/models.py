@@ -81,7 +81,7 @@ def serve_model(
     from tuner.cli import serving
 
     try:
-        token = None if token_file is None else token_file.read_text().strip()
+        token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(
             f"cannot read {token_file}: {getattr(error, 'strerror', None) or error}", "/token_file"

@@ -223,5 +223,7 @@ def demo(
 ) -> None:
     """Run an example search: tune a small network on handwritten digits, with ASHA and two DDP ranks for each trial."""
     from tuner.cli.demo import run_demo
+    from tuner.cli.run import run_status
 
-    run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)
+    if status := run_status(run_demo(as_json=as_json, serve_after=serve_after, trials=trials, port=port)):
+        raise typer.Exit(status)

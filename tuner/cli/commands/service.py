@@ -116,4 +116,5 @@ def agent(
         settings=settings,
         say=lambda line: print(printable(line), flush=True),
     )
-    print(f"{count} trials or parts of trials were run by this agent")
+    ran = "1 trial or part of a trial was" if count == 1 else f"{count} trials or parts of trials were"
+    print(f"{ran} run by this agent")

@@ -38,7 +38,7 @@ def for_each(targets: Sequence[Target], act: Callable[[str, int | None], str]) -
             print(printable(f"error: {shown((name, number))}: {error}"), file=sys.stderr, flush=True)
             refused.append(error)
     if codes := {exit_code(error) for error in refused}:
-        print(f"{len(refused)} of {len(targets)} were refused", file=sys.stderr)
+        print(f"{len(refused)} of {len(targets)} {'was' if len(refused) == 1 else 'were'} refused", file=sys.stderr)
         raise typer.Exit(codes.pop() if len(codes) == 1 else 1)
 
 

@@ -162,7 +162,7 @@ def table(found: Sequence[Listed]) -> Iterator[str]:
         best = "no result" if one.best is None else f"{one.metric} {one.best:.6g}"
         if one.state.ended and one.best is not None and not one.finished:
             best += ", none finished"
-        how = f"{one.trials:>5} trials  {best:<24}  {one.method:<20}"
+        how = f"{one.trials:>5} {'trial ' if one.trials == 1 else 'trials'}  {best:<24}  {one.method:<20}"
         project = f"{one.project:<{width}}  " if several else ""
         state = "abandoned" if one.abandoned else one.state
         yield f"{one.created:%Y-%m-%d %H:%M:%S}  {one.id}  {state:<10}  {how}  {project}{one.name}"

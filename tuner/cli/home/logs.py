@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tuner.errors import NotFound, SpecError
@@ -33,7 +33,7 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
         record = store.trials.get(trial)
         ordinal = segment_of(query, record.segments)
         if follow:
-            yield from _followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0))
+            yield from with_line_feeds(_followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0)))
             return
         newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
         yield from rank_by_rank(trial_logs(store, settings.home, trial, newest), query)
@@ -78,7 +78,8 @@ def rank_by_rank(logs: Sequence[Output], query: LogQuery) -> Iterator[str]:
         if len(logs) > 1:
             yield f"--- rank {rank}\n"
         if log.start and query.tail is None and not query.search:
-            yield f"[{log.start:,} earlier bytes are not shown; to see the whole output, add --rank {rank} --follow]\n"
+            are = "byte is" if log.start == 1 else "bytes are"
+            yield f"[{log.start:,} earlier {are} not shown; to see the whole output, add --rank {rank} --follow]\n"
         lines = _lines(text)
         if lines:
             yield lines if lines.endswith("\n") else f"{lines}\n"
@@ -91,11 +92,22 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def with_line_feeds(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield pieces of an output with line breaks as in `_lines`. A piece may end between the two characters of a line break."""
+    held = ""
+    for piece in pieces:
+        text = held + piece
+        held = "\r" if text.endswith("\r") else ""
+        yield _lines(text.removesuffix("\r"))
+    if held:
+        yield "\n"
+
+
 def _followed(reader: LogReader) -> Iterator[str]:
     more = True
     while more:
         text, more = reader.next()
         if text:
-            yield _lines(text)
+            yield text
         elif more:
             time.sleep(POLL_S)

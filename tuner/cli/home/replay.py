@@ -11,6 +11,7 @@ from tuner.cli.json_text import dumps
 from tuner.errors import NotFound, SpecError
 from tuner.experiment.analysis import replay as replays
 from tuner.experiment.operations.usecases import id_of
+from tuner.plurals import counted
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -84,7 +85,7 @@ def lines(found: Any) -> Iterator[str]:
         costs = f"{total.reports:,}", f"{total.training_s:.0f} s", f"{total.duration_s:.0f} s"
         yield f"{name:9}{''.join(f'{least + cost:>{width}}' for cost in costs)}{total.trials:>8}  {best}"
     differ = [trial for trial in found.trials if _differs(trial)]
-    yield f"{len(differ)} of {len(found.trials)} trials would have ended differently"
+    yield f"{len(differ)} of {counted(len(found.trials), 'trial')} would have ended differently"
     for trial in differ:
         yield f"  trial {trial.number:<5} {_shown(trial.recorded):<34} -> {_shown(trial.replayed)}"
 

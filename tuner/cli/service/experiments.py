@@ -49,7 +49,20 @@ class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
     """Reads YAML 1.2 (its core schema), as the page does. PyYAML reads YAML 1.1.
 
     So `on`, `no`, `1:30`, `1_000` and `2026-01-31` are text, 1e-5 is a number, and 010 is 10. Merge keys (`<<`) also work.
+    A key that occurs twice in a mapping is an error.
     """
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value!r} occurs twice", problem_mark=key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        return node
 
 
 def _integer(loader: Yaml, node: yaml.ScalarNode) -> int:
@@ -155,6 +168,15 @@ def _patch(changes: Sequence[str]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raise ValueError if a key occurs twice, since one of its values would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return found
 
 
 def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
@@ -389,7 +411,7 @@ def _spec(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
     try:
-        found = json.loads(content, parse_constant=_refuse)
+        found = json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
     except ValueError as no_json:
         try:
             found = yaml.load(content, Yaml)

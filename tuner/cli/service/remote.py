@@ -55,7 +55,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             trial = _trial(client, called, number)
         ordinal = logs.segment_of(query, trial.get().segments)
         if follow:
-            yield from trial.follow_log(query.rank or 0, ordinal)
+            yield from logs.with_line_feeds(trial.follow_log(query.rank or 0, ordinal))
             return
         found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
         yield from logs.rank_by_rank(found, query)

@@ -27,10 +27,12 @@ from tuner.driver.core.rules.commands import after_command, after_takeover, stop
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
-from tuner.driver.core.rules.words import counted, names, where_from
+from tuner.driver.core.rules.words import names, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
+from tuner.names import did_you_mean
+from tuner.plurals import counted
 from tuner.schedulers.base import ALLOWED, HAS_ROOM, Fact, TrialReported, can_resume
 from tuner.schedulers.stoppers import Stopper
 from tuner.search.base import Searcher
@@ -102,7 +104,10 @@ class Decider:
         match event:
             case e.Reported():
                 decisions = after_report(self.experiment, event)
-                return [*missed_metrics(self.experiment, missed, event.metrics), *decisions] if missed else decisions
+                notes = [*missed_metrics(self.experiment, missed, event.metrics)] if missed else []
+                if self.trials[event.trial].reports == 1:
+                    notes += self._unused_values(self.trials[event.trial])
+                return [*notes, *decisions] if notes else decisions
             case e.SegmentEnded():
                 return after_end(self.experiment, event)
             case e.DriverStarted():
@@ -158,11 +163,20 @@ class Decider:
         what = f"the checkpoint of trial {number} at iteration {info.step} is lost: {reason}{left}"
         return d.Note(reason=what, trial=number, warning=True)
 
+    def _unused_values(self, trial: Trial) -> Iterator[d.Note]:
+        """Warn of given values for which the training code has not asked by the trial's first report."""
+        for where, name in self.searcher.not_asked_for(trial):
+            what = f"trial {trial.number} has not asked for {name!r}, so the value in {where} has no effect"
+            meant = did_you_mean(name, trial.params, "'")
+            asked = f"it has asked for {names(trial.params)}{meant}"
+            yield d.Note(reason=f"{what}; {asked}", trial=trial.number, warning=True)
+
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
-        lie = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
+        inside = sum(self.searcher.context.params_of(trial) is not None for trial in self.trials)
+        lie = "lies" if inside == 1 else "lie"
         return (
-            f"; {lie} of {counted(len(self.trials), 'trial')} so far lie in the new space" if len(self.trials) else ""
+            f"; {inside} of {counted(len(self.trials), 'trial')} so far {lie} in the new space" if self.trials else ""
         )
 
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.domain.experiment import Spec
 from tuner.driver.assemble import runs_grid
+from tuner.plurals import counted
 from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import shown
 from tuner.search.base import SearcherContext
@@ -437,7 +438,7 @@ def _summary(
     elif end is not None:
         said.append("the best value at the end is not known yet" + (f": {unknown}" if unknown else ""))
     if more is not None:
-        gpus = f"{more.gpu_hours:.3g} GPU hours" if more.gpu_hours is not None else None
+        gpus = counted(more.gpu_hours, "GPU hour", ".3g") if more.gpu_hours is not None else None
         gain = more.gain
         better = f"would improve the best {metric} with a probability of {100 * gain.chance:.0f} %"
         furthest = " (more training than that cannot be forecast yet)" if more.furthest else ""

@@ -196,9 +196,10 @@ def importance(
     ]
     found = anova.merged(outcomes)
     states = Counter(one.state for one in found)
+    drawn = anova.drawn_of(store.trials.draws(record.id)) if spec.search.get("type") == "define_by_run" else {}
     return Importance(
         metric=objective.metric,
-        shares=anova.importance(revisions.present, objective.mode, [(one.params, one.value) for one in found]),
+        shares=anova.importance(revisions.present, objective.mode, [(one.params, one.value) for one in found], drawn),
         trials=len(found),
         completed=states[TrialState.COMPLETED],
         stopped=states[TrialState.STOPPED],

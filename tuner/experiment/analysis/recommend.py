@@ -11,6 +11,7 @@ from typing import Any
 from tuner.driver.replay import Replay
 from tuner.errors import SpecError
 from tuner.experiment.analysis.replay import replay
+from tuner.plurals import counted
 from tuner.store import ExperimentRecord, Store
 
 CANDIDATES: tuple[Mapping[str, Any], ...] = (
@@ -147,9 +148,9 @@ def _summary(best: Option | None, options: Sequence[Option]) -> str:
         return "no experiment could be replayed: run one with scheduler='fifo', which trains all trials to the end, and try again"
     if best is None:
         most = f"{100 * TOLERANCE:.0f} % on average"
-        return f"none of {len(options)} schedulers would have saved training without losing more than {most}"
-    count = len(best.experiments)
-    over = "1 experiment" if count == 1 else f"{count} experiments"
+        none = f"none of {len(options)} schedulers would" if len(options) > 1 else f"{options[0].method} would not"
+        return f"{none} have saved training without losing more than {most}"
+    over = counted(len(best.experiments), "experiment")
     saved = _shown(best.saved)
     return f"{best.method} would have saved {saved} of the training of {over} and lost {_shown(best.lost)}"
 

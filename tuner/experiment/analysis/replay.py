@@ -77,7 +77,9 @@ def replay(
         )
     recorded, outside = within(recording(store.drivers.load(record.id)), Revisions.of(spec))
     if outside:
-        notes.append(f"{outside} trials are left out: their configurations do not lie in the current search space")
+        many = f"{outside} trials are left out: their configurations do"
+        what = "1 trial is left out: its configuration does" if outside == 1 else many
+        notes.append(f"{what} not lie in the current search space")
     found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
     return replace(found, notes=(*found.notes, *notes))
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tuner.domain.experiment import Spec
 from tuner.errors import SpecError
 from tuner.store.records import CodeRecord
+from tuner.usercode.pickling import holds_functions
 
 MAX_BYTES = 10 << 20
 """The maximum size of a pickled function, in bytes. In base64, such a function and its spec fit into a request of 16 MiB."""
@@ -99,11 +101,42 @@ def _check_size(size: int, pointer: str) -> None:
 
 
 def _check_python(version: str, runtime_env: Any) -> None:
-    here = platform.python_version()
-    elsewhere = isinstance(runtime_env, Mapping) and any(runtime_env.get(name) for name in ELSEWHERE)
-    if version.split(".")[:2] != here.split(".")[:2] and not elsewhere:
+    if _is_other(version) and not _runs_elsewhere(runtime_env):
         raise SpecError(
-            f"the function was pickled by Python {version}, and the workers of this service have Python {here}, which may not "
-            "unpickle it: use that version, or an entrypoint",
+            f"the function was pickled by Python {version}, and the workers of this service have Python "
+            f"{platform.python_version()}, which may not unpickle it: use that version, or an entrypoint",
             "/function/python",
         )
+
+
+def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
+    """Return why this Python cannot run the code that an experiment has by value, or None if it can.
+
+    Functions that the code names by their module run in every version.
+    """
+    if code is None or not _is_other(code.python):
+        return None
+    by_rank = () if spec.executor == "agents" or _runs_elsewhere(spec.runtime_env) else (code.blob,)
+    if not any(holds_functions(blob) for blob in (*by_rank, code.space_blob, code.parts_blob)):
+        return None
+    minor = ".".join(code.python.split(".")[:2])
+    return (
+        f"the experiment has functions that were pickled by Python {code.python}, and this is Python "
+        f"{platform.python_version()}, which cannot run them: continue it with Python {minor}"
+    )
+
+
+def runnable_space(code: CodeRecord | None) -> bytes | None:
+    """Return the pickled Python objects of the search space, or None if there are none or this Python cannot run them."""
+    if code is None or (_is_other(code.python) and holds_functions(code.space_blob)):
+        return None
+    return code.space_blob
+
+
+def _is_other(version: str) -> bool:
+    """Return whether a version of Python, if it is known, has another bytecode than this one."""
+    return bool(version) and version.split(".")[:2] != platform.python_version().split(".")[:2]
+
+
+def _runs_elsewhere(runtime_env: Any) -> bool:
+    return isinstance(runtime_env, Mapping) and any(runtime_env.get(name) for name in ELSEWHERE)

@@ -143,7 +143,8 @@ def _log(trials: Sequence[ImportedTrial], origin: str) -> Iterator[e.Event | d.D
     yield e.DriverStarted(time=found[0][0], epoch=EPOCH, slots=len(trials), executor=f"imported from {origin}")
     for *_, entry in found:
         yield entry
-    yield d.Finish(reason=f"imported from {origin}: all {len(trials)} trials have ended")
+    ended = "the only trial has" if len(trials) == 1 else f"all {len(trials)} trials have"
+    yield d.Finish(reason=f"imported from {origin}: {ended} ended")
 
 
 def _of_trial(number: int, trial: ImportedTrial, origin: str) -> Iterator[tuple[float, e.Event | d.Decision]]:

@@ -33,6 +33,7 @@ from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
 from tuner.experiment.specs.spec import parse_spec
 from tuner.names import did_you_mean
+from tuner.plurals import counted
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
 from tuner.space.revisions import in_words
@@ -374,7 +375,7 @@ def continue_experiment(
         changes: dict[str, Any] = {}
         if num_samples is not None:
             changes["num_samples"] = _samples_so_far(store, record) + num_samples
-        more = f" with {num_samples} more samples" if num_samples is not None else ""
+        more = f" with {counted(num_samples, 'more sample')}" if num_samples is not None else ""
         # An experiment that has not ended gets the command too, because it may end before its driver reads the request.
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
         store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
@@ -444,7 +445,7 @@ def id_of(store: Store, called: str) -> str:
     found = store.experiments.named(called)
     if len(found) > 1:
         shown = [f"{record.public_id} ({record.state}, of {_day(record.created_at)})" for record in found[:MOST_SHOWN]]
-        more = f" and {len(found) - MOST_SHOWN} older ones" if len(found) > MOST_SHOWN else ""
+        more = f" and {counted(len(found) - MOST_SHOWN, 'older one')}" if len(found) > MOST_SHOWN else ""
         raise Conflict(
             f"{len(found)} experiments have the name {called!r}; use an id (newest first): {', '.join(shown)}{more}"
         )

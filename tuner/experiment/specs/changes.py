@@ -12,7 +12,7 @@ from tuner.domain.experiment import Spec
 from tuner.driver.assemble import runs_grid, why_no_repeats
 from tuner.errors import SpecError
 from tuner.experiment.specs.checks import check_name, check_repeats, check_strings, plain_json
-from tuner.experiment.specs.messages import Errors, in_words, pointer_to
+from tuner.experiment.specs.messages import Errors, errors_in_words, in_words, pointer_to
 from tuner.experiment.specs.model import MOST_TAGS, OPTIONS, SECTION, STRICT, Name, TagKey, TagValue
 from tuner.experiment.specs.respace import respaced
 from tuner.names import option_meant
@@ -170,7 +170,8 @@ def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dic
     try:
         checked = SECTION["limits"].model_validate({"only": plain["limits"]})
     except ValidationError as problem:
-        errors.extend((f"/limits{pointer_to(error['loc'][1:])}", _limit_message(error)) for error in problem.errors())
+        wrong = [{**error, "loc": ("limits", *error["loc"][1:])} for error in problem.errors()]
+        errors.extend(errors_in_words(wrong, plain))
         return {}
     counted = spec.resolved.get("scheduler", spec.scheduler).get("type") == "freeze_thaw"
     if given.get("budget") is not None and not counted:
@@ -182,7 +183,3 @@ def _changed_limits(spec: Spec, given: Mapping[str, Any], errors: Errors) -> dic
         if (why := why_no_repeats(spec, Space.from_json(spec.space, opaque=True), scheduler)) is not None:
             errors.append(("/limits/repeats", why))
     return {name: made[name] for name in given if made[name] != present[name]}
-
-
-def _limit_message(error: Any) -> str:
-    return in_words({**error, "loc": ("limits", *error["loc"][1:])})

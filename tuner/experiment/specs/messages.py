@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tuner.domain.experiment import PRINTABLE
@@ -12,6 +14,32 @@ from tuner.names import elsewhere, option_meant
 from tuner.space.words import escape
 
 Errors = list[tuple[str, str]]
+
+_OF_SEVERAL_TYPES: Mapping[tuple[str, ...], str] = {
+    ("metric",): "expected the name of a metric, or a list of names",
+    ("mode",): 'expected "min" or "max", or a list with one of them for each metric',
+    ("warm_start",): 'expected "auto", or a list of ids or names of experiments',
+    ("limits", "repeats"): 'expected a number of repeats, 0 or more, or "auto"',
+    ("checkpoint", "interval_s"): 'expected a number of seconds above 0, "auto" or null',
+}
+"""What is expected of fields that take several types. If a value has none of them, pydantic has an error for each type."""
+
+
+def errors_in_words(errors: Iterable[Any], data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the message of each error of pydantic, but only one of a field that takes several types.
+
+    data: the JSON in which the errors are.
+    """
+    said = set()
+    for error in errors:
+        where = error["loc"]
+        field = next((path for path in _OF_SEVERAL_TYPES if where[: len(path)] == path), None)
+        if field is None or error["type"] == "missing":
+            yield pointer_to(where), in_words(error)
+        elif field not in said:
+            said.add(field)
+            given = functools.reduce(operator.getitem, field, data)
+            yield pointer_to(field), f"{_OF_SEVERAL_TYPES[field]}, got {shown(given)}"
 
 
 def in_words(error: Any) -> str:

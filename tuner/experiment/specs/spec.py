@@ -26,17 +26,12 @@ from tuner.experiment.specs.checks import (
     plain_and_text,
     plain_json,
 )
-from tuner.experiment.specs.messages import Errors, field_of, in_words, pointer_to, shown
+from tuner.experiment.specs.messages import Errors, errors_in_words, field_of, shown
 from tuner.experiment.specs.model import DECLARED, SpecModel, Written
 from tuner.schedulers import stoppers
 from tuner.search.constraints import as_option
 from tuner.space import Space
 from tuner.space.words import escape
-
-_WORDED = {
-    "metric": "expected the name of a metric, or a list of names",
-    "mode": 'expected "min" or "max", or a list with one of them for each metric',
-}
 
 _LEFT_OUT: Any = object()
 
@@ -163,16 +158,7 @@ def _shape(plain: Mapping[str, Any], errors: Errors) -> Written | None:
     try:
         return SpecModel.model_validate(plain)
     except ValidationError as problem:
-        worded: set[str] = set()
-        for error in problem.errors():
-            where = error["loc"]
-            first = str(where[0]) if where else ""
-            if first in _WORDED and error["type"] != "missing":
-                if first not in worded:
-                    errors.append((f"/{first}", f"{_WORDED[first]}, got {shown(plain[first])}"))
-                worded.add(first)
-            else:
-                errors.append((pointer_to(where), in_words(error)))
+        errors.extend(errors_in_words(problem.errors(), plain))
         return None
 
 

@@ -19,13 +19,14 @@ class AgentExecutor:
     Args:
         own: the host's own executor, which does everything except running trials.
         groups: lends the segments to agents.
+        own_groups: returns the worker groups of the host's own executor, and makes them if there are none yet.
     """
 
     name: Literal["ray", "local", "agents"] = "agents"
     own_process = False
 
-    def __init__(self, own: Executor, groups: AgentGroups) -> None:
-        self._own, self._groups = own, groups
+    def __init__(self, own: Executor, groups: AgentGroups, own_groups: Callable[[], SegmentGroups]) -> None:
+        self._own, self._groups, self._own_groups = own, groups, own_groups
 
     @property
     def node(self) -> str | None:
@@ -69,6 +70,8 @@ class AgentExecutor:
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Call the function with the host's own executor."""
+        if self._own.name == "local":
+            self._own_groups()  # they have the helper processes
         return self._own.offload(sys_path, function, *args)
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:

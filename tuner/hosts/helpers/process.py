@@ -75,7 +75,7 @@ def pipes_to_host() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     questions = os.fdopen(os.dup(0), "rb")
-    with open(os.devnull) as nothing:
+    with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     return questions, answers
 

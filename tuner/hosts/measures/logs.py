@@ -138,6 +138,19 @@ class LogKeeper:
         finally:
             self._flushing -= 1
 
+    async def close(self, *, timeout: float) -> None:
+        """Wait at most `timeout` seconds until the logs of ended segments are complete, and give up those that are not.
+
+        The next driver of an experiment reads what is missing from the log files.
+        """
+        await self.flush(timeout=timeout)
+        left = [segment.closing for segment in self._segments.values() if segment.closing is not None]
+        if self._writer is not None:
+            left.append(self._writer)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     async def _close(
         self,
         segment_id: str,

@@ -270,7 +270,7 @@ def become(files: Sequence[int], request: Mapping[str, Any], variables: Mapping[
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
     # If memory runs out, the kernel then kills this process early, like other workers of Ray.
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM, "1000"))
+        Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM, "1000"), encoding="utf-8")
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all workers would draw the same numbers
 

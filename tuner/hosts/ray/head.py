@@ -51,6 +51,10 @@ RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProces
 """Runs a `ray` command with these arguments and these additional environment variables; see `run_ray`."""
 
 
+class HeadStopped(ClusterUnreachable):
+    """`stop_head` was called while the head was being started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """A Ray head on this machine. It was alive when this object was made, but may have died since."""
@@ -74,8 +78,10 @@ class Head:
 def find_head(home: Path) -> Head | None:
     """Return the head that was started for this home; None if there is none, or if one of its main processes has exited."""
     try:
-        address = _marker(home).read_text().strip()
+        address = _marker(home).read_text(encoding="utf-8").strip()
     except OSError:
+        return None
+    if not address:  # `ray start` is running, or has failed
         return None
     scratch, found = str(_scratch(home)), {}
     for process in _that_name(scratch):
@@ -94,6 +100,7 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
     run: the function that runs `ray` commands; by default `run_ray`.
 
     Raises:
+        HeadStopped: `stop_head` was called while Ray was starting. It also ends what has been started of Ray.
         ClusterUnreachable: Ray cannot be started.
     """
     run = run or run_ray
@@ -102,7 +109,8 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         if (head := find_head(home)) is not None:
             return head
         left = _kill(home)
-        _place(home).write_text(temporary(_scratch_name(home)))
+        _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
+        _marker(home).write_text("", encoding="utf-8")  # `stop_head` deletes it
         done = _ray_command(
             home,
             run,
@@ -113,11 +121,19 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
             "--include-dashboard=false",
             f"--temp-dir={_scratch(home)}",
         )
+        if was_stopped(home):
+            raise _stopped()
         found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
         if done.returncode or not found:
             raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
-        _marker(home).write_text(found[1])
+        try:
+            with open(_marker(home), "r+", encoding="utf-8") as marker:  # does not create what `stop_head` has deleted
+                marker.write(found[1])
+        except FileNotFoundError:
+            raise _stopped() from None
         if (head := find_head(home)) is None:
+            if was_stopped(home):
+                raise _stopped()
             raise ClusterUnreachable(f"Ray exited right after it had started; Ray's logs are in {_scratch(home)}")
         log.debug("Ray's head is up at %s", head.address)
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
@@ -128,14 +144,17 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
 def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
     """Stop the head that `start_head` started for this home, and everything that runs on it. Return whether a head was running.
 
+    A head that is being started is stopped, too.
+
     keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them.
     """
     _marker(home).unlink(missing_ok=True)
     _used_torch(home).unlink(missing_ok=True)
     running = _end(home, patience_s=10.0)
     if not keep_logs and home.is_dir():
-        with _locked(home):
-            if find_head(home) is None:  # otherwise a service has just started a new head
+        with _locked(home):  # wait for a `ray start` that is running
+            if was_stopped(home):  # otherwise a service has just started a new head
+                running = _end(home, patience_s=10.0) or running
                 shutil.rmtree(_scratch(home), ignore_errors=True)
     return running
 
@@ -143,6 +162,10 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
 def was_stopped(home: Path) -> bool:
     """Return whether `stop_head` stopped the head of this home, so that the head must not be started again."""
     return not _marker(home).exists()
+
+
+def _stopped() -> HeadStopped:
+    return HeadStopped("Ray was shut down by `tuner serve --stop` while it was starting")
 
 
 def _kill(home: Path) -> list[psutil.Process]:
@@ -242,7 +265,7 @@ def _scratch(home: Path) -> Path:
     that has started the head; the processes that look for the head may have another one.
     """
     try:
-        place = _place(home).read_text()
+        place = _place(home).read_text(encoding="utf-8")
     except OSError:  # if there is a head, an earlier version has started it
         place = tempfile.gettempdir()
     return Path(place) / _scratch_name(home)
@@ -265,7 +288,7 @@ def _used_torch(home: Path) -> Path:
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Lock the home for a `with` block, so that only one process at a time finds or starts a head."""
-    with open(home / "ray_lock", "w") as lock:
+    with open(home / "ray_lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -32,7 +32,7 @@ def wait(command: list[str]) -> None:
     listener.bind(address)
     listener.listen(128)
     path = os.path.join(options["session-dir"], f"{PORT}_{options['node-id']}")
-    with open(f"{path}.part", "w") as file:
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
         file.write(str(listener.getsockname()[1]))
     os.replace(f"{path}.part", path)
     while not select.select([listener], [], [], _LOOK_S)[0]:

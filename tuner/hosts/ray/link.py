@@ -257,7 +257,7 @@ def packed(settings: Settings, adopt: bool, reserve: bool) -> str:
 
 def main() -> None:
     """Read the settings, load Ray, run `ray` commands, read the address of the Ray cluster, and watch the driver host."""
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # keep the output of libraries apart from the messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service stops this process
     writing = threading.Lock()

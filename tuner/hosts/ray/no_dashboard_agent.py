@@ -23,7 +23,7 @@ def main() -> None:
     )
     for name in PORTS:
         path = os.path.join(options["session-dir"], f"{name}_{options['node-id']}")
-        with open(f"{path}.part", "w") as file:
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
             file.write("-1")
         os.replace(f"{path}.part", path)
     while os.getppid() == raylet:

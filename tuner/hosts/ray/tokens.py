@@ -117,7 +117,7 @@ def of_home(home: Path) -> dict[str, str]:
     if not own.is_file():
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=home) as file:  # only this user can read it
+            with tempfile.NamedTemporaryFile("w", dir=home, encoding="utf-8") as file:  # only this user can read it
                 file.write(_text_of_users_token() or secrets.token_hex(32))
                 file.flush()
                 with contextlib.suppress(FileExistsError):  # another process has just written one
@@ -129,7 +129,7 @@ def of_home(home: Path) -> dict[str, str]:
 
 def _of_file(own: Path) -> dict[str, str]:
     """Return the environment variables for Ray to use the token of this file. Ray prefers RAY_AUTH_TOKEN, if that is set."""
-    token = own.read_text().strip()
+    token = own.read_text(encoding="utf-8").strip()
     return {MODE: "token", TOKEN_PATH: str(own), **({TOKEN: token} if TOKEN in os.environ else {})}
 
 
@@ -138,7 +138,7 @@ def _text_of_users_token() -> str | None:
     if text := os.environ.get(TOKEN):
         return text
     path = Path(os.environ.get(TOKEN_PATH) or _default())
-    return path.read_text().strip() or None if os.path.isfile(path) else None
+    return path.read_text(encoding="utf-8").strip() or None if os.path.isfile(path) else None
 
 
 def advice(where: str | None) -> str:
@@ -158,7 +158,7 @@ def advice(where: str | None) -> str:
 
 def _is_own(address: str, home: Path) -> bool:
     try:
-        return (home / "ray_address").read_text().strip() == address
+        return (home / "ray_address").read_text(encoding="utf-8").strip() == address
     except OSError:
         return False
 

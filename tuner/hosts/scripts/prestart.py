@@ -34,12 +34,12 @@ def cpus_here() -> int:
 def _quota() -> int:
     """Return the number of CPUs that this container's cgroup may use, rounded down; a large number if there is no limit."""
     with contextlib.suppress(OSError, ValueError):  # version 2
-        quota, period = (CGROUP / "cpu.max").read_text().split()
+        quota, period = (CGROUP / "cpu.max").read_text(encoding="utf-8").split()
         return max(1, int(quota) // int(period))
     with contextlib.suppress(OSError, ValueError):  # version 1
-        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text())
+        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
         if quota_us > 0:
-            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text()))
+            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text(encoding="utf-8")))
     return sys.maxsize
 
 

@@ -147,7 +147,7 @@ class FreezeThawScheduler(Scheduler):
     def amend(self, context: SchedulerContext) -> None:
         """Adapt to a user's changes. Added trials raise a derived budget, even a spent one, so that the new trials run."""
         before, now = self.context.num_samples, context.num_samples
-        if context.space is not self.context.space:
+        if context.revisions is not self.context.revisions:
             self._respace(context)
         super().amend(context)
         self._observed.context = context

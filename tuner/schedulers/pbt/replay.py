@@ -155,7 +155,7 @@ def _read(given: Any) -> list[dict[str, Any]]:
     at, expected = "/schedule", 'expected a list of {"iteration": ..., "params": {...}}'
     if isinstance(given, Path):
         try:
-            given = json.loads(given.read_text())
+            given = json.loads(given.read_text(encoding="utf-8"))
         except OSError as error:
             raise SpecError(
                 f"cannot read {str(given)!r}: {error.strerror}; {expected}, or the path of a file with such a list", at

@@ -10,6 +10,7 @@ from datetime import timedelta
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.options import check_integer, check_number
+from tuner.plurals import counted
 from tuner.schedulers.base import Fact, TrialReported
 from tuner.schedulers.shared.wording import shown
 from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
@@ -33,7 +34,7 @@ class MaximumIterationStopper(Stopper):
         trial = trials[number]
         if trial.iteration < self.max_iter:
             return None
-        return f"completed at iteration {trial.iteration}: the limit is {self.max_iter} iterations"
+        return f"completed at iteration {trial.iteration}: the limit is {counted(self.max_iter, 'iteration')}"
 
 
 class ThresholdStopper(Stopper):

@@ -49,7 +49,7 @@ class CSVLoggerCallback(Callback):
     def _write_params(self, trial: ObservedTrial) -> None:
         path = self.folder / trial.name / "params.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(config_as_json(trial.config), indent=1) + "\n")
+        path.write_text(json.dumps(config_as_json(trial.config), indent=1) + "\n", encoding="utf-8")
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], event_seq: int, **info: Any) -> None:
         path = self.folder / trial.name / "progress.csv"
@@ -78,11 +78,11 @@ def _own(folder: str | os.PathLike[str], experiment_id: str) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         try:
             if all(_has_rows_of(trial, experiment_id) for trial in path.glob("trial_*")):
-                with open(owner, "x") as file:
+                with open(owner, "x", encoding="utf-8") as file:
                     file.write(experiment_id)
         except FileExistsError:
             pass
-        is_own = owner.exists() and owner.read_text() == experiment_id
+        is_own = owner.exists() and owner.read_text(encoding="utf-8") == experiment_id
     return path if is_own else path / experiment_id
 
 

@@ -205,7 +205,7 @@ class Observer:
         self.errors = 0
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
-        kept = json.loads(self._file.read_text()) if self._file.exists() else {}
+        kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         self.seq, self._ended_at = int(kept.get("seq", 0)), int(kept.get("ended_at", 0))
         self._accepts: dict[str, frozenset[str] | None] = {}
         self._last = threading.Event()  # the search has ended: read to the end and stop
@@ -316,7 +316,7 @@ class Observer:
         self._saved_at = time.monotonic()
         temporary = self._file.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps({"seq": self.seq, "ended_at": self._ended_at}))
+            temporary.write_text(json.dumps({"seq": self.seq, "ended_at": self._ended_at}), encoding="utf-8")
             os.replace(temporary, self._file)
         except OSError as error:  # the disk is full, for example; the callback may still be called
             self._note("storing its position in the log", error)

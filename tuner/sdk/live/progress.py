@@ -17,6 +17,7 @@ from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Retryable, ServiceError, StoreError
 from tuner.names import printable
+from tuner.plurals import counted
 from tuner.sdk.live import notebook
 from tuner.sdk.live.echo import Echo
 from tuner.sdk.live.notebook import short
@@ -234,11 +235,13 @@ class Progress:
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started, samples = sum(record.counts.values()), record.spec.num_samples
+        trials = counted(started, "trial")
         # For a grid, num_samples counts runs of the grid.
-        total = f"/{samples}" if samples is not None and started <= samples else ""
+        if samples is not None and started <= samples:
+            trials = f"{started}/{counted(samples, 'trial')}"
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
-            f"{record.public_id}  {record.state}, {started}{total} trials",
+            f"{record.public_id}  {record.state}, {trials}",
             f" ({counts})" if counts else "",
             f", {record.spec.method}, {time.monotonic() - self._begun:.0f} s",
             (f"  {stage}" if (stage := _stage(record)) else "", "cyan"),
@@ -331,7 +334,7 @@ def _left_out(record: ExperimentRecord) -> str:
     search = record.spec.resolved.get("search") or record.spec.search
     if started >= samples or search.get("type") == "grid":  # then num_samples is the number of runs of the grid
         return ""
-    return f"; {samples - started} of {samples} trials {'was' if samples - started == 1 else 'were'} not started"
+    return f"; {samples - started} of {counted(samples, 'trial')} {'was' if samples - started == 1 else 'were'} not started"
 
 
 def _of_whom(best: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
-from tuner.search.optuna_samplers.study import Mirror, quiet
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, Mirror, contains, quiet
 from tuner.space import Space
 from tuner.space.words import show
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 KINDS = ("random", "tpe", "gp", "optuna")
-DISTRIBUTIONS, RELATIVE, POINT = "distributions", "relative", "point"
+RELATIVE, POINT = "relative", "point"
 
 
 class DefineByRunSearch(Searcher):
@@ -138,10 +138,15 @@ class DefineByRunSearch(Searcher):
             if relative is None:
                 relative = self._relative(frozen, number)
                 state[RELATIVE] = relative
-            if name in relative and _contains(wanted, relative[name]):
+            if name in relative and contains(wanted, relative[name]):
                 return relative[name], state
             sampler = self._sampler(keyed_seed(self.context.seed, "draw", number, name))
             return sampler.sample_independent(self._study.now(), frozen, name, wanted), state
+
+    def not_asked_for(self, trial: Trial) -> Sequence[tuple[str, str]]:
+        if self._known or (at := trial.searcher_state.get(POINT)) is None:
+            return []
+        return [(f"points_to_evaluate/{at}", name) for name in self._points[at] if name not in trial.params]
 
     def _relative(self, frozen: FrozenTrial, number: int) -> dict[str, Any]:
         """Return the values that the sampler draws jointly, once per trial.
@@ -251,14 +256,7 @@ def _record(record: Mapping[str, Any], pointer: str) -> tuple[dict[str, Any], di
         raise SpecError(f'expected {{"params", "distributions", "values"}}, got {show(record)}', pointer) from error
 
 
-def _contains(distribution: BaseDistribution, value: Any) -> bool:
-    try:
-        return distribution._contains(distribution.to_internal_repr(value))
-    except (ValueError, TypeError):
-        return False
-
-
 def _inside(distribution: BaseDistribution, name: str, value: Any) -> Any:
-    if not _contains(distribution, value):
+    if not contains(distribution, value):
         raise SpecError(f"{name} is {show(value)} in this trial, which is outside {distribution}")
     return value

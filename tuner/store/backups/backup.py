@@ -47,7 +47,7 @@ def backup(url: str, target: Path) -> int:
             with _errors(f"the backup of {source} to {target} has failed"):
                 _copy(source, partial)
         # Not every file system has hard links, which could do both at once.
-        target.open("x").close()  # fails if another process has created the file in the meantime
+        target.open("xb").close()  # fails if another process has created the file in the meantime
         try:
             partial.replace(target)
         except BaseException:
@@ -74,7 +74,7 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         force: True to replace the database even if it has experiments, which are then lost.
 
     Raises:
-        Conflict: The database has experiments, and `force` is not given.
+        Conflict: The database has experiments, and `force` is not given; or one of them is running.
         StoreError: The file is not a complete backup, a newer version of tuner has written it, or another process uses the
             database.
     """
@@ -95,12 +95,15 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
         make_folder(target.parent)
         with (
             _errors(f"the restore to {target} has failed", "; move it away, and restore the backup again"),
-            closing(sqlite3.connect(target, BUSY_S)) as write,
+            closing(sqlite3.connect(target, timeout=BUSY_S)) as write,
         ):
-            if not force and _has_tables(write) and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
-                raise Conflict(
-                    f"the database {target} has experiments, which would be lost; pass --force to replace it"
-                )
+            if _has_tables(write):
+                if not force and write.execute("SELECT 1 FROM experiment LIMIT 1").fetchone():
+                    raise Conflict(
+                        f"the database {target} has experiments, which would be lost; pass --force to replace it"
+                    )
+                if driven := write.execute(exchange.DRIVEN, (time.time(),)).fetchone():
+                    raise exchange.running(*driven)
             _fill(write, read)
 
 
@@ -123,7 +126,7 @@ def _file(url: str) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source, BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
+    with closing(sqlite3.connect(source, timeout=BUSY_S)) as read, closing(sqlite3.connect(target)) as write:
         _fill(write, read)
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 

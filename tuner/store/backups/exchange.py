@@ -5,7 +5,9 @@ Both have the same tables, so the file is itself a tuner database. Values are co
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, Table, text
 
+from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, StoreError
 from tuner.store.sql import migrate
 from tuner.store.sql.connect import connect, connect_alone, shown_url, translated
@@ -23,6 +26,12 @@ ROWS = 5_000
 
 LOCK_S = 10
 """The time to wait for locks on the tables to replace, in seconds."""
+
+DRIVEN = f"""
+SELECT public_id, lease_until FROM experiment
+WHERE lease_until > ? AND state NOT IN ({", ".join(f"'{state}'" for state in ExperimentState if state.ended)})
+ORDER BY lease_until DESC LIMIT 1"""
+"""Finds an experiment that is being driven now, given the current time."""
 
 
 def export(url: str, target: Path) -> None:
@@ -58,7 +67,7 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
     """Replace the rows of a PostgreSQL database with those of an SQLite file that has the tables of this version.
 
     Raises:
-        Conflict: the database has experiments, and `force` is not given.
+        Conflict: the database has experiments, and `force` is not given; or one of them is running.
         StoreError: another process uses the database.
     """
     target = connect(url)
@@ -72,11 +81,23 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
             if not force and write.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
                 raise Conflict(f"{shown_url(url)} has experiments, which would be lost; pass --force to replace them")
+            driven = write.execute(text(DRIVEN.replace("?", ":now")), {"now": time.time()}).first()
+            if driven is not None:
+                raise running(driven[0], driven[1])
             write.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
             for table in metadata.sorted_tables:
                 _fill(write, table, read)
     finally:
         target.dispose()
+
+
+def running(public_id: str, lease_until: float) -> Conflict:
+    """Return the error for a restore to a database whose experiment `public_id` has a driver."""
+    left = math.ceil(lease_until - time.time())
+    return Conflict(
+        f"{public_id} is running, and its driver would go on with what is replaced: stop all services (`tuner serve --stop`) and "
+        f"searches first; if its driver was killed just now, wait {max(left, 1)} s"
+    )
 
 
 def reading(source: Path) -> sqlite3.Connection:

@@ -176,7 +176,8 @@ def _joined(loaded: Loaded, begin: int) -> LogText:
 def gap_note(size: int, in_line: bool = False) -> bytes:
     """Return the line that takes the place of bytes that were not kept."""
     newline = "\n" if in_line else ""
-    return f"{newline}[... {size:,} bytes of the log were not kept ...]\n".encode()
+    were = "byte of the log was" if size == 1 else "bytes of the log were"
+    return f"{newline}[... {size:,} {were} not kept ...]\n".encode()
 
 
 def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Select, select
 
 from tuner.errors import NotFound
-from tuner.store.experiments import clock
 from tuner.store.records import UsageSample, UsageSeries
-from tuner.store.series.running import RunningClock
+from tuner.store.running import RunningClock
+from tuner.store.series.clocks import clock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment, rank_usage, segment, trial

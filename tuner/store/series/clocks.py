@@ -1,7 +1,7 @@
-"""The clock of each trial, which runs while the trial trains.
+"""The clocks of an experiment and of its trials.
 
-This clock measures `Trial.running_s`. It starts when all ranks of a segment are training, and stops at the segment's last
-report.
+The clock of a trial measures `Trial.running_s`. It starts when all ranks of a segment are training, and stops at the segment's
+last report.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Connection, select
+
+from tuner.errors import NotFound
+from tuner.store.running import RunningClock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.tables import dumps
+from tuner.store.sql.tables import experiment as table
 
 Begins = float | Mapping[int, float]
 """The time at which an axis is zero: one time for all segments, or a mapping from segment id to time."""
@@ -53,3 +58,12 @@ def among(cursor: Cursor, trials: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
     if cursor.backend == "sqlite":
         return "AND t.number IN (SELECT value FROM json_each(?))", (dumps(list(trials)),)
     return "AND t.number = ANY(?::int[])", (list(trials),)
+
+
+def clock(connection: Connection, experiment_id: int) -> RunningClock:
+    """Return the clock of an experiment; see `ExperimentRecord.clock`."""
+    query = select(*table.c["started_at", "created_at", "pauses"]).where(table.c.id == experiment_id)
+    row = connection.execute(query).first()
+    if row is None:
+        raise NotFound(f"no experiment with the internal id {experiment_id}")
+    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
 from tuner.errors import SpecError
-from tuner.store.experiments import clock
 from tuner.store.records import Across, Curves, CurveSegment
 from tuner.store.series import curves, thinning
+from tuner.store.series.clocks import clock
 from tuner.store.series.curves import Columns as CurveColumns
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import metric_key, segment, trial

@@ -128,7 +128,13 @@ def _engine(url: URL, synchronous: Synchronous, set_journal: Callable[[Any], Non
 
 def sqlite_file(database: str) -> Path:
     """Return the path of the file that the database of an SQLite URL names. ``~`` is the home of the user."""
-    return Path(database).expanduser().absolute()
+    try:
+        return Path(database).expanduser().absolute()
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"the path of the database, {database!r}, is relative, and the current folder has been deleted: change to another "
+            "folder, or set TUNER_DATABASE_URL to an absolute path"
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

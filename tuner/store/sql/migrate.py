@@ -49,7 +49,7 @@ def is_known(revision: str) -> bool:
 
 def _declared(field: str) -> set[str]:
     """Return the values that this field has in the scripts in `migrations/versions`."""
-    texts = [path.read_text() for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in (scripts() / "versions").glob("[0-9][0-9][0-9][0-9]*.py")]
     return {name for text in texts for name in re.findall(rf'^{field} = "(\w+)"', text, re.MULTILINE)}
 
 
@@ -160,7 +160,7 @@ def _create(engine: Engine) -> bool:
     """Create the tables in an empty SQLite file. Return False if it is none, or if `sqlite.sql` is of another revision."""
     if engine.dialect.name != "sqlite" or not (script := scripts() / "sqlite.sql").is_file():
         return False
-    *statements, stamp = script.read_text().strip().split(";\n\n")
+    *statements, stamp = script.read_text(encoding="utf-8").strip().split(";\n\n")
     if f"'{head()}'" not in stamp:
         return False
     with engine.connect() as connection:

@@ -34,7 +34,7 @@ def main(message: str) -> None:
         engine.dispose()
     assert isinstance(script, Script)
     path = Path(script.path)
-    path.write_text(re.sub(r"\n *# ### [^\n]*", "", path.read_text()))
+    path.write_text(re.sub(r"\n *# ### [^\n]*", "", path.read_text(encoding="utf-8")), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
     write_new()
 
@@ -52,7 +52,7 @@ def write_new() -> None:
             statements = [str(sql) for (sql,) in found]
             [(newest,)] = made.execute("SELECT version_num FROM alembic_version")
     statements.append(f"INSERT INTO alembic_version VALUES ('{newest}')")
-    (scripts() / "sqlite.sql").write_text(";\n\n".join(statements) + "\n")
+    (scripts() / "sqlite.sql").write_text(";\n\n".join(statements) + "\n", encoding="utf-8")
 
 
 def _last() -> int:

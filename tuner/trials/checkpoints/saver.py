@@ -31,6 +31,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import IN_SAVE
 from tuner.errors import CheckpointError, CheckpointUnreachable, text_of
+from tuner.plurals import counted
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.checkpoints.staging import clear_earlier, make_locked, spool, sweep_spool, take_over, trial_folder
@@ -518,7 +519,7 @@ def _upload(target: Place, folder: str, files: Files, sizes: bool = True) -> Non
         if name not in there:
             raise _NotUploaded(f"{name} was not uploaded to {target.uri}")
         if sizes and there[name] != size:
-            raise _NotUploaded(f"{name} has {there[name]} bytes instead of {size} at {target.uri}")
+            raise _NotUploaded(f"{name} has {counted(there[name], 'byte')} instead of {size} at {target.uri}")
 
 
 def _not_told(info: CheckpointInfo) -> None:

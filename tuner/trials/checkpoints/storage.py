@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import CheckpointError, CheckpointUnreachable
+from tuner.plurals import counted
 
 log = logging.getLogger(__name__)
 
@@ -439,5 +440,5 @@ def difference(expected: Mapping[str, int], found: Mapping[str, int]) -> str | N
         return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     for name, size in expected.items():
         if found[name] != size:
-            return f"{name} has {found[name]} bytes instead of {size}"
+            return f"{name} has {counted(found[name], 'byte')} instead of {size}"
     return None

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
+from tuner.plurals import counted
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.storage import place
 from tuner.trials.messages.tasks import on_node
@@ -157,7 +158,7 @@ def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, 
     while waiting:
         answered, waiting = ray.wait(waiting, timeout=max(0.0, until - time.monotonic()))
         if not answered:
-            silent = f"no answer from {len(waiting)} of {len(asked)} nodes within {_FIND_S:g} s"
+            silent = f"no answer from {len(waiting)} of {counted(len(asked), 'node')} within {_FIND_S:g} s"
             break
         try:
             content, marker = ray.get(answered[0])

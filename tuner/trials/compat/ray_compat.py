@@ -473,11 +473,11 @@ class RayTrainable:
             with open(os.path.join(folder, _STATE), "wb") as file:
                 ray.cloudpickle.dump(state, file)
         counts = {name: getattr(self._object, name) for name in TRAINABLE_COUNTS}
-        with open(os.path.join(folder, _COUNTS), "w") as text:
+        with open(os.path.join(folder, _COUNTS), "w", encoding="utf-8") as text:
             json.dump(counts, text)
 
     def load(self, folder: str, iteration: int) -> None:
-        with open(os.path.join(folder, _COUNTS)) as text:
+        with open(os.path.join(folder, _COUNTS), encoding="utf-8") as text:
             counts = {**json.load(text), TRAINABLE_COUNTS[0]: iteration}
         for name in TRAINABLE_COUNTS:
             setattr(self._object, name, counts[name])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.domain.segments import Failure, FailureKind
+from tuner.plurals import counted
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.lost import RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
@@ -69,7 +70,7 @@ def unequal_reports(results: Mapping[int, RankResult]) -> str:
     others = [f"rank {rank} {result.reports}" for rank, result in sorted(results.items()) if result.reports not in even]
     if not others:
         return ""
-    more = f" and {len(others) - _SHOWN} more ranks with other counts" if len(others) > _SHOWN else ""
+    more = f" and {counted(len(others) - _SHOWN, 'more rank')} with other counts" if len(others) > _SHOWN else ""
     counts = ", ".join(others[:_SHOWN]) + more
     made = f"the ranks made unequal numbers of reports: rank 0 {results[0].reports}, {counts}"
     return f"{made}; every rank must call tuner.report the same number of times"

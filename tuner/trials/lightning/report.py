@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from tuner.errors import CheckpointError, SpecError
+from tuner.plurals import counted
 from tuner.trials.lightning import hyperparameters
 from tuner.trials.lightning.flavour import Flavoured, flavour_of
 from tuner.trials.training import session
@@ -86,6 +87,8 @@ class ReportCallback(Flavoured):
         self._saving = False
         self._configured: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
+        self._restores_late = False  # whether `fit` will restore the trial's checkpoint after `on_fit_start`
+        self._fitting = False  # whether `on_fit_start` was called
         self._optimizer_states: Sequence[dict[str, Any]] = ()  # in the checkpoint that is being restored
 
     # -- Lightning's hooks, in the order in which a run calls them
@@ -94,11 +97,12 @@ class ReportCallback(Flavoured):
         running = session.current()
         if running is not None and trainer.world_size != running.context.world_size:
             raise SpecError(
-                f"this trial has {running.context.world_size} ranks, but the Trainer has {trainer.world_size}: "
+                f"this trial has {counted(running.context.world_size, 'rank')}, but the Trainer has {trainer.world_size}: "
                 "call tuner.lightning.prepare_trainer(trainer) before fit"
             )
         if running is not None and stage == "fit":
             self._configured = self._restored = None
+            self._restores_late = self._fitting = False
             self._restore_in_fit(trainer, running)
             for finder in _finders(trainer):
                 self._guard(finder)
@@ -115,6 +119,7 @@ class ReportCallback(Flavoured):
         connector = trainer._checkpoint_connector
         if os.path.exists(path) and hasattr(connector, "resume_start"):
             _redirect(connector, path)
+            self._restores_late = trainer.strategy.restore_checkpoint_after_setup  # such as FSDP and DeepSpeed
 
     def _guard(self, finder: Any) -> None:
         """Make a LearningRateFinder or BatchSizeFinder keep what it has found if `fit` restores the trial's checkpoint.
@@ -128,16 +133,22 @@ class ReportCallback(Flavoured):
         def on_fit_start(trainer: Any, pl_module: Any) -> None:
             del finder.on_fit_start
             self._note_configured(trainer)
-            if self._restored is None or finder._early_exit:  # `Tuner(trainer).lr_find` and the like exit after it
+            # `Tuner(trainer).lr_find` and the like exit after it.
+            if (self._restored is None and not self._restores_late) or finder._early_exit:
                 path = trainer.ckpt_path
                 try:
                     run(trainer, pl_module)
                 finally:
                     trainer._checkpoint_connector._ckpt_path = path  # the finder's own checkpoint is deleted now
-            elif (name := _found_name(trainer, finder)) in (found := self._restored.get("found", {})):
-                _parsing(trainer, "lightning_setattr")(pl_module, name, found[name])
+            elif self._restored is not None:
+                self._keep_found(trainer, finder)
 
         finder.on_fit_start = on_fit_start
+
+    def _keep_found(self, trainer: Any, finder: Any) -> None:
+        assert self._restored is not None
+        if (name := _found_name(trainer, finder)) in (found := self._restored.get("found", {})):
+            _parsing(trainer, "lightning_setattr")(trainer.lightning_module, name, found[name])
 
     def _note_configured(self, trainer: Any) -> None:
         if self._configured is None:
@@ -147,19 +158,29 @@ class ReportCallback(Flavoured):
         self._restored = checkpoint.get(_KEY)
         used = self._restored is not None and trainer.state.fn == "fit"  # `on_fit_start` takes them, and they are large
         self._optimizer_states = checkpoint.get("optimizer_states", ()) if used else ()  # not loaded yet
+        if used and self._restores_late and self._fitting:
+            for finder in _finders(trainer):
+                self._keep_found(trainer, finder)
+            self._continue(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         running = session.current()
         self._due = self._held_back = False
         self._begun = running is not None and running.context.start_iteration + running.count > 0
+        self._fitting = True
         self._note_configured(trainer)
         if self._restored is not None:
-            if self._restored.get("should_stop") and self._restored.get("config") == _config(running):
-                # Lightning restores the state of EarlyStopping, but not its decision to stop.
-                trainer.should_stop = True
-            assert self._configured is not None
-            states, self._optimizer_states = self._optimizer_states, ()
-            _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
+            self._continue(trainer)
+
+    def _continue(self, trainer: Any) -> None:
+        """Prepare for a checkpoint that Lightning has begun to restore. The optimizers are restored last."""
+        assert self._restored is not None
+        assert self._configured is not None
+        if self._restored.get("should_stop") and self._restored.get("config") == _config(session.current()):
+            # Lightning restores the state of EarlyStopping, but not its decision to stop.
+            trainer.should_stop = True
+        states, self._optimizer_states = self._optimizer_states, ()
+        _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if session.current() is None:

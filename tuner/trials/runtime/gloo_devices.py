@@ -18,6 +18,9 @@ from typing import Any
 _SETTINGS = ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "TORCH_GLOO_LAZY_INIT")
 """The environment variables that determine which devices a group gets."""
 
+_USUAL = {"enable_reconfigure": False}  # PyTorch 2.15 passes it
+"""Further arguments of a group that change nothing. A group with other ones creates its own devices."""
+
 _kept: tuple[tuple[str | None, ...], Any, int] | None = None
 """The settings, the devices, and the number of threads of a group."""
 
@@ -59,7 +62,10 @@ def _with_devices(real: Any, devices: Any, threads: int) -> Any:
     """Return a class of gloo groups that use these devices. PyTorch can construct it like its own class."""
 
     class ProcessGroupGloo(real):
-        def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
+        def __init__(self, store: Any, rank: int, size: int, timeout: Any, **more: Any) -> None:
+            if any(name not in _USUAL or value != _USUAL[name] for name, value in more.items()):
+                super().__init__(store, rank, size, timeout, **more)
+                return
             options = real._Options()
             options._devices, options._threads, options._timeout = devices, threads, timeout
             super().__init__(store, rank, size, options)

@@ -161,7 +161,9 @@ def _children() -> list[tuple[int, str]]:
         return []
     try:
         pids = [
-            int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+            int(pid)
+            for task in Path("/proc/self/task").iterdir()
+            for pid in (task / "children").read_text(encoding="utf-8").split()
         ]
     except OSError:
         pids = [process.pid for process in psutil.Process().children()]

@@ -176,7 +176,7 @@ def _end_orphans(living: set[int]) -> None:
 def _children() -> list[int]:
     """Return the children of the server, which has one thread."""
     try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split()]
     except OSError:
         return [process.pid for process in psutil.Process().children()]
 

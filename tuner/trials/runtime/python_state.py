@@ -191,7 +191,11 @@ def _stop_timers(wanted: list[bool]) -> None:
 def _umask() -> int:
     """Return the umask. Where only a change returns it, another thread may create a private file meanwhile."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE):
+        if found := re.search(
+            r"^Umask:\s*([0-7]+)$",
+            Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"),
+            re.MULTILINE,
+        ):
             return int(found[1], 8)
     umask = os.umask(0o077)
     os.umask(umask)

@@ -565,7 +565,8 @@ def _seed_torch(seed: int) -> None:
     could not use CUDA.
     """
     torch = sys.modules["torch"]
-    if torch.accelerator.current_accelerator() is not None:  # the kind that this build supports
+    # PyTorch 2.6 would check whether one is present, and raise an error if not.
+    if torch.__version__ < (2, 7) or torch.accelerator.current_accelerator() is not None:
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)

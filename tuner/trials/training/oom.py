@@ -14,10 +14,10 @@ def oom_kills() -> int:
     """
     total = 0
     try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
                 total += int(line.split()[1])
-        for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines():
+        for line in Path("/sys/fs/cgroup/memory.events").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
                 total += int(line.split()[1])
     except OSError:

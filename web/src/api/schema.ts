@@ -7052,6 +7052,24 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
+            /** @description a token is required, and this request has no valid one */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -7123,6 +7141,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -7177,7 +7204,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7287,7 +7314,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7389,6 +7416,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -7452,7 +7488,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7572,7 +7608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7692,6 +7728,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -7758,7 +7803,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7871,7 +7916,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7975,7 +8020,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8074,7 +8119,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8198,6 +8243,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8260,6 +8314,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8340,6 +8403,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8408,6 +8480,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8492,6 +8573,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8560,6 +8650,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8638,6 +8737,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8697,6 +8805,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8770,6 +8887,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8829,6 +8955,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8925,6 +9060,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -8989,6 +9133,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9067,6 +9220,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9131,6 +9293,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9207,6 +9378,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9270,7 +9450,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9371,6 +9551,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9429,6 +9618,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9495,6 +9693,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9574,7 +9781,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9698,6 +9905,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9757,6 +9973,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9828,6 +10053,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9908,6 +10142,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -9970,6 +10213,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10046,6 +10298,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -10105,6 +10366,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10193,7 +10463,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10313,6 +10583,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -10365,6 +10644,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10440,7 +10728,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10544,7 +10832,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10639,7 +10927,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10743,7 +11031,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10847,7 +11135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10951,7 +11239,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11059,7 +11347,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11163,7 +11451,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11267,7 +11555,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11371,7 +11659,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11486,7 +11774,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11614,7 +11902,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11742,7 +12030,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11866,7 +12154,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11994,7 +12282,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12122,7 +12410,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12250,7 +12538,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12374,7 +12662,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12503,6 +12791,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description an object named in the path does not exist */
             404: {
                 headers: {
@@ -12566,7 +12863,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12665,6 +12962,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -12728,6 +13034,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the token's role or project does not allow this request */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description the Host header is not a name of this service */
             421: {
                 headers: {
@@ -12778,6 +13093,15 @@ export interface operations {
             };
             /** @description a token is required, and this request has no valid one */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the token's role or project does not allow this request */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12848,7 +13172,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12989,7 +13313,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13070,7 +13394,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13160,7 +13484,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13220,7 +13544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13306,7 +13630,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13410,7 +13734,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13473,7 +13797,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13533,7 +13857,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13626,7 +13950,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13692,7 +14016,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13791,7 +14115,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13898,7 +14222,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the token's role does not allow this request */
+            /** @description the token's role or project does not allow this request */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13966,7 +14290,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description the request comes from a web page of another origin, or the token's role does not allow the request */
+            /** @description the request comes from a web page of another origin, or the token's role or project does not allow it */
             403: {
                 headers: {
                     [name: string]: unknown;

@@ -1,6 +1,7 @@
 import { useMemo, useRef, useState } from "react";
 import { boxesOf, callsOf, hue, place, type Call, type Frame, type Part } from "./flame";
 import classes from "./flame.module.css";
+import { isShortcut } from "../parts/common/useKeys";
 
 const ROW = 18;
 
@@ -47,7 +48,7 @@ export function FlameGraph({ frames, part, say }: FlameGraphProps) {
       Home: () => open(root),
     };
     const move = moves[event.key];
-    if (!move) return;
+    if (!move || isShortcut(event)) return;
     event.preventDefault();
     event.stopPropagation(); // the arrow keys would scroll
     move();

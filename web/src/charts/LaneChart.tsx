@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useMemo, useState } from "react";
 import { colourAt } from "../curves/colours";
 import { ticks } from "../curves/ticks";
-import { config, metric as written, param, paramName, type Labels } from "../format";
+import { config, metric as written, param, paramName, plural, type Labels } from "../format";
 import type { SourceOf } from "../live/useExperiment";
 import classes from "./charts.module.css";
 import { ancestry, partsOf, placesOf, type Lanes, type Piece, type Shades } from "./lanes";
@@ -64,7 +64,7 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
         width={width}
         height={height}
         role="group"
-        aria-label={`Lineage of ${lanes.order.length} trials: ${lanes.handovers.length} exploits`}
+        aria-label={`Lineage of ${plural(lanes.order.length, "trial")}: ${plural(lanes.handovers.length, "exploit")}`}
       >
         <defs>
           <marker

@@ -2,9 +2,11 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
+import { plural } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
+import { isShortcut } from "../parts/common/useKeys";
 import {
   ABSENT,
   axisName,
@@ -201,11 +203,12 @@ export function ParallelChart(props: ParallelChartProps) {
   };
   const step = (dimension: Dimension, i: number) => (event: KeyboardEvent) => {
     const to = i + ({ ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? 0);
-    if (to === i || to < 0 || to >= dimensions.length) return;
+    if (to === i || to < 0 || to >= dimensions.length || isShortcut(event)) return;
     event.preventDefault();
     onMove(dimension.id, to);
   };
   const keys = (dimension: Dimension) => (event: KeyboardEvent) => {
+    if (isShortcut(event)) return;
     if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
     if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
     event.preventDefault();
@@ -235,7 +238,7 @@ export function ParallelChart(props: ParallelChartProps) {
           width={width}
           height={height}
           role="group"
-          aria-label={`Parallel coordinates of ${trials.length} trials over ${dimensions.map((one) => one.label).join(", ")}`}
+          aria-label={`Parallel coordinates of ${plural(trials.length, "trial")} over ${dimensions.map((one) => one.label).join(", ")}`}
         >
           {dimensions.map((dimension, i) => {
             const chosen = brushes[dimension.id];

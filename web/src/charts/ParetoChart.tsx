@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import type { Experiment, Trial } from "../api/types";
 import { colourAt } from "../curves/colours";
-import { config, metric as written, type Labels } from "../format";
+import { config, metric as written, plural, type Labels } from "../format";
 import { ticks } from "../curves/ticks";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
@@ -232,7 +232,7 @@ export function ParetoChart(props: ParetoChartProps) {
       <canvas
         ref={canvas}
         role="img"
-        aria-label={`${up.metric} over ${across.metric} of ${points.length} trials, ${front.size} of them on the Pareto front; the table has the numbers`}
+        aria-label={`${up.metric} over ${across.metric} of ${plural(points.length, "trial")}, ${front.size} of them on the Pareto front; the table has the numbers`}
         onPointerMove={(event) => {
           const hit = nearest(event);
           setTip(hit);

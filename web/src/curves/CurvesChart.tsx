@@ -1,10 +1,11 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
-import { apart, counted, metric, reachedAt } from "../format";
+import { apart, counted, metric, plural, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords, type Across } from "./across";
 import classes from "./curves.module.css";
+import { isShortcut } from "../parts/common/useKeys";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
@@ -136,7 +137,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const states = new Set(drawn.map((one) => one.state));
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
-    if (step === undefined) return;
+    if (step === undefined || isShortcut(event)) return;
     event.preventDefault();
     const order = series
       .map(({ number }) => ({ number, rank: rank.get(number) }))
@@ -147,6 +148,10 @@ export function CurvesChart(props: CurvesChartProps) {
     if (next) onSelect(next.number);
   };
 
+  // These buttons are gone after a click.
+  const leave = (event: MouseEvent<HTMLButtonElement>) =>
+    event.currentTarget === document.activeElement && root.current?.focus({ preventScroll: true });
+
   return (
     <div className={classes.chart}>
       <div
@@ -156,7 +161,7 @@ export function CurvesChart(props: CurvesChartProps) {
         role="img"
         tabIndex={0}
         onKeyDown={onKeyDown}
-        aria-label={`Curves of ${curves.metric} for ${reported} trials. Arrow keys go through the trials by rank; the table below has the numbers.`}
+        aria-label={`Curves of ${curves.metric} for ${plural(reported, "trial")}. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
       {none && (
         <p className={classes.none} style={{ height }}>
@@ -169,7 +174,10 @@ export function CurvesChart(props: CurvesChartProps) {
           className={classes.late}
           // At the end of the chart that these curves do not reach.
           style={{ top: late.side === "above" ? height - 116 : 34 }}
-          onClick={() => onTrim(false)}
+          onClick={(event) => {
+            leave(event);
+            onTrim(false);
+          }}
         >
           {lateWords(late, curves)} <u>Show the beginning</u>
         </button>
@@ -223,7 +231,13 @@ export function CurvesChart(props: CurvesChartProps) {
         )}
         <span className={classes.hint}>
           {zoom ? (
-            <button type="button" onClick={() => onZoom(null)}>
+            <button
+              type="button"
+              onClick={(event) => {
+                leave(event);
+                onZoom(null);
+              }}
+            >
               Show everything
             </button>
           ) : outside > 0 ? (

@@ -1,11 +1,11 @@
-import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
+import { focusManager, QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Changes, Decision, Experiment, Trial } from "../api/types";
 import { STEP } from "../curves/across";
-import { keys, useExperiment } from "./useExperiment";
+import { keys, useExperiment, useRows } from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
 
@@ -26,7 +26,14 @@ class Source {
 }
 
 const row = (state: string, last_event_seq: number, revision = 0) =>
-  ({ id: "exp_1", state, last_event_seq, revision, started_at: "2026-03-01T10:00:00Z" }) as unknown as Experiment;
+  ({
+    id: "exp_1",
+    state,
+    last_event_seq,
+    revision,
+    started_at: "2026-03-01T10:00:00Z",
+    objectives: [],
+  }) as unknown as Experiment;
 
 afterEach(() => {
   vi.restoreAllMocks();
@@ -264,5 +271,34 @@ describe("an open experiment", () => {
     answers.pop()!();
     await waitFor(() => expect(result.current.trials.data!.items).toEqual([trial("running")]));
     expect(waiting()).toBe(0);
+  });
+
+  it.each([true, false])("reads a sample and the rows again while changes come (in sight: %s)", async (inSight) => {
+    const { client, result } = await opened();
+    const sample = vi.spyOn(api, "sample");
+    sample.mockResolvedValue({ items: [], ranks: [], fronts: [], total: 5000, trained: null });
+    const rows = vi.spyOn(api, "trials").mockResolvedValue({ items: [], next_page_token: null, total: 0, fronts: [] });
+    const wrapper = ({ children }: { children: ReactNode }) => (
+      <QueryClientProvider client={client}>{children}</QueryClientProvider>
+    );
+    vi.useFakeTimers();
+    try {
+      focusManager.setFocused(inSight);
+      renderHook(() => useRows(result.current, { sort: "number", where: [] }, true), { wrapper });
+      void client.refetchQueries({ queryKey: keys.trials("exp_1") });
+      await act(() => vi.advanceTimersByTimeAsync(100));
+      expect(result.current.trials.data!.complete).toBe(false);
+      sample.mockClear();
+      rows.mockClear();
+      for (let seq = 11; seq < 42; seq += 1) {
+        void act(() => send({ since: seq - 1, seq, trials: [trial("running")] }));
+        await act(() => vi.advanceTimersByTimeAsync(1000));
+      }
+      expect(sample).toHaveBeenCalledTimes(inSight ? 2 : 0);
+      expect(rows).toHaveBeenCalledTimes(inSight ? 6 : 0);
+    } finally {
+      focusManager.setFocused(undefined);
+      vi.useRealTimers();
+    }
   });
 });

@@ -1,6 +1,7 @@
 /** Everything that is shown of one experiment, read once and then kept up to date by its event stream. */
 
 import {
+  focusManager,
   keepPreviousData,
   useInfiniteQuery,
   useQuery,
@@ -8,6 +9,7 @@ import {
   type QueryClient,
   type QueryFilters,
   type QueryKey,
+  type RefetchOptions,
   type InfiniteData,
   type UseInfiniteQueryResult,
   type UseQueryResult,
@@ -165,9 +167,9 @@ export function useExperiment(id: string): LiveExperiment {
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
-    // The best trials of a sample change with time. If all trials are here, the stream brings every change.
-    refetchInterval: ({ state }) => (live && state.data && !state.data.complete ? RESAMPLE_MS : false),
   });
+  // The best trials of a sample change with time. If all trials are here, the stream brings every change.
+  useRereading(trials.refetch, live && trials.data?.complete === false ? RESAMPLE_MS : null);
   const decisions = useQuery({
     queryKey: keys.decisions(id),
     queryFn: ({ signal }) => recent.update(readDecisions(id, signal), decided),
@@ -312,7 +314,7 @@ export function useRows(
   const experiment = live.experiment.data;
   const id = experiment?.id ?? "";
   const fronts = (experiment?.objectives.length ?? 0) > 1;
-  return useInfiniteQuery({
+  const query: UseInfiniteQueryResult<RowPages> = useInfiniteQuery({
     queryKey: [...keys.rows(id), sort, ...where],
     queryFn: ({ pageParam, signal }) => {
       const query = {
@@ -328,10 +330,24 @@ export function useRows(
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token ?? undefined,
     enabled: enabled && id !== "",
-    refetchInterval: experiment && experimentEnded(experiment.state) ? false : REORDER_MS,
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+  const changing = enabled && experiment !== undefined && !experimentEnded(experiment.state);
+  useRereading(query.refetch, changing ? REORDER_MS : null);
+  return query;
+}
+
+/**
+ * Read again every `ms` milliseconds, or never if it is null. The option `refetchInterval` is not enough: each change of the
+ * stream that is put into the cache begins its interval anew.
+ */
+function useRereading(refetch: (options: RefetchOptions) => unknown, ms: number | null): void {
+  useEffect(() => {
+    if (ms === null) return;
+    const timer = setInterval(() => focusManager.isFocused() && void refetch({ cancelRefetch: false }), ms);
+    return () => clearInterval(timer);
+  }, [refetch, ms]);
 }
 
 /** Read all rows of the table, also those to which the user has not scrolled. */
@@ -340,11 +356,12 @@ export function readAllRows({ id, objectives }: Experiment, { sort, where }: Row
   return pagesOf((token) => api.trials(id, { ...query, ...from(token) }) as Promise<Rows>);
 }
 
-/** A trial by its number: one of those that are known, or else read from the service. */
-export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | undefined {
+/** A trial by its number: one of those that are known, or else read from the service. Null if there is no such trial. */
+export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | null | undefined {
   const known = live.trials.data?.items.find((trial) => trial.number === number);
   const id = live.experiment.data?.id ?? "";
-  const wanted = number !== null && live.trials.data !== undefined && !live.trials.data.complete && !known;
+  const absent = number !== null && live.trials.data !== undefined && !known;
+  const wanted = absent && !live.trials.data.complete && Number.isSafeInteger(number);
   const query = useQuery({
     queryKey: [...keys.rows(id), "numbered", number],
     queryFn: async ({ signal }): Promise<RowPages> => {
@@ -354,7 +371,10 @@ export function useTrialNumbered(live: LiveExperiment, number: number | null): T
     enabled: wanted,
     structuralSharing: false,
   });
-  return known ?? (wanted ? query.data?.pages[0]?.items[0] : undefined);
+  if (known || !absent) return known;
+  if (!wanted) return null;
+  const page = query.data?.pages[0];
+  return page && (page.items[0] ?? null);
 }
 
 function decided({ items, older }: Decisions, changes: Changes): Decisions {

@@ -62,7 +62,7 @@ it("lists the experiments if several have the name", async () => {
 });
 
 /** Open an experiment with two objectives of which the service returns `sampled` trials, all on the front, of `total` trials. */
-function openFront(sampled: number, total: number, failed = 0) {
+function openFront(sampled: number, total: number, failed = 0, search = "?tab=events") {
   const counts = { pending: 0, running: 0, paused: 0, completed: total, stopped: 0, failed, cancelled: 0 };
   const experiment = {
     id: "exp_1",
@@ -118,7 +118,7 @@ function openFront(sampled: number, total: number, failed = 0) {
   vi.spyOn(api, "timeline").mockResolvedValue({ totals: {} } as never);
   vi.spyOn(api, "hypervolume").mockResolvedValue({ metrics: [], x: [9], y: [0.75], front: 740, of: 2990 });
   const router = createMemoryRouter([{ path: "/experiments/:id", element: <ExperimentPage /> }], {
-    initialEntries: ["/experiments/exp_1?tab=events"],
+    initialEntries: [`/experiments/exp_1${search}`],
   });
   const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
@@ -128,7 +128,7 @@ function openFront(sampled: number, total: number, failed = 0) {
       </QueryClientProvider>
     </MantineProvider>,
   );
-  return { experiment, client };
+  return { experiment, client, router };
 }
 
 it("has the size of the front as the service counts it if there are more trials than the page reads", async () => {
@@ -154,6 +154,20 @@ it("says so if the experiment that is shown is deleted", async () => {
   await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
   expect(await screen.findByText("There is no such experiment")).toBeTruthy();
   expect(screen.queryByText("digits")).toBeNull();
+});
+
+it.each([
+  [3, "99999", "The trials of this experiment are 0 to 2."],
+  [3000, "99999", "The trials of this experiment are 0 to 2999."],
+  [3000, "one", "The trials of this experiment are 0 to 2999."],
+])("says so if the experiment, with %i trials, has no trial %s", async (total, number, words) => {
+  const { router } = openFront(3, total, 0, `?tab=events&trial=${number}`);
+  vi.mocked(api.trials).mockResolvedValue({ items: [], total: 0, next_page_token: null, fronts: [] });
+  const notice = await screen.findByText(`There is no trial ${number}`);
+  expect(screen.getByText(words)).toBeTruthy();
+  act(() => screen.getByLabelText("Close").click());
+  await vi.waitFor(() => expect(notice.isConnected).toBe(false));
+  expect(router.state.location.search).toBe("?tab=events");
 });
 
 it("names the first failed trial again if another one fails", async () => {

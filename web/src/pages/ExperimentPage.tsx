@@ -1,4 +1,4 @@
-import { Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Alert, Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
@@ -144,8 +144,9 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const selected = chosen === null ? null : Number(chosen);
   const { set } = address;
   const select = useCallback((number: number) => set({ trial: String(number) }), [set]);
+  const close = () => set({ trial: null, view: null, segment: null, logrank: null, weights: null });
   const opened = useTrialNumbered(live, selected);
-  const open = opened !== undefined;
+  const open = opened != null;
   // The drawer is loaded when a trial is first opened.
   const [wasOpen, setWasOpen] = useState(open);
   if (open && !wasOpen) setWasOpen(true);
@@ -329,6 +330,19 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         onSelect={select}
         address={address}
       />
+      {opened === null && (
+        <Alert
+          color="yellow"
+          variant="light"
+          role="alert"
+          title={`There is no trial ${chosen}`}
+          withCloseButton
+          closeButtonLabel="Close"
+          onClose={close}
+        >
+          {numbersWords(experiment.trials)}
+        </Alert>
+      )}
       <Tabs
         value={tab}
         onChange={(next) => set({ tab: next === tabs[0][0] ? null : next })}
@@ -476,16 +490,22 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         <Suspense fallback={null}>
           <TrialDrawer
             experiment={experiment}
-            trial={opened}
+            trial={opened ?? undefined}
             rank={rank}
             onSelect={select}
-            onClose={() => set({ trial: null, view: null, segment: null, logrank: null, weights: null })}
+            onClose={close}
             address={address}
           />
         </Suspense>
       )}
     </div>
   );
+}
+
+/** Say which trials an experiment has, since their numbers have no gaps. */
+function numbersWords(trials: number): string {
+  if (trials === 0) return "This experiment has not started any trial yet.";
+  return trials === 1 ? "This experiment has only trial 0." : `The trials of this experiment are 0 to ${trials - 1}.`;
 }
 
 /** "Set-up" and "set-up" are the same tab in an address. */

@@ -1,7 +1,7 @@
 /** The resources that a trial needs, and the room that the cluster has for it. */
 
 import type { Cluster, DryRun, Scaling } from "../api/types";
-import { duration, number, trained } from "../format";
+import { duration, number, plural, trained } from "../format";
 import { bundleOf, type Resources } from "./held";
 
 /** "4 × 0.5 CPU", "2 × 1 GPU, 4 CPU": how many workers, and what each holds. */
@@ -43,10 +43,10 @@ export function roomWords(scaling: Scaling, cluster: Room): string {
     number,
     number,
   ];
-  const many = (count: number) => `${count.toLocaleString("en")} ${count === 1 ? "trial" : "trials"}`;
+  const many = (count: number) => plural(count.toLocaleString("en"), "trial");
   if (later === 0) {
     const more = joining > 0 ? `, and the nodes that may still join for ${joining} more` : "";
-    return `none: the cluster has room for ${now} of its ${scaling.num_workers} workers${more}`;
+    return `none: the cluster has room for ${now} of its ${plural(scaling.num_workers, "worker")}${more}`;
   }
   if (trials === 0) return `none on the present nodes; for ${many(later)} at once with the nodes that may still join`;
   const grown = later > trials ? `, and for ${later.toLocaleString("en")} with the nodes that may still join` : "";
@@ -64,7 +64,7 @@ type Asked = Pick<
  */
 export function costWords(asked: Asked, seconds: number | null, cluster: Room | undefined): string {
   const { num_samples, max_t, time_attr, scaling, limits, scheduler, gpu_hours_at_most } = asked;
-  const gpus = !gpu_hours_at_most ? [] : [`${number(gpu_hours_at_most)} GPU hours`];
+  const gpus = !gpu_hours_at_most ? [] : [plural(number(gpu_hours_at_most), "GPU hour")];
   if (num_samples === null || max_t === null) return gpus.length > 0 ? `at most ${gpus[0]}` : "no limit";
   const budget = limits.budget ?? scheduler["budget"];
   const units = max_t * (typeof budget === "number" ? Math.min(budget, num_samples) : num_samples);
@@ -96,6 +96,6 @@ export function reachWords({ reached, expected_gpu_hours }: Pick<DryRun, "reache
         ? `${trials} ${trials === 1 ? "trial reaches" : "trials reach"} ${trained(String(iteration), "training_iteration")}`
         : `, ${trials} ${trials === 1 ? "reaches" : "reach"} ${iteration}`,
     ),
-    ...(expected_gpu_hours ? [`; ${number(expected_gpu_hours)} GPU hours`] : []),
+    ...(expected_gpu_hours ? [`; ${plural(number(expected_gpu_hours), "GPU hour")}`] : []),
   ].join("");
 }

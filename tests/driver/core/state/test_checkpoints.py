@@ -128,6 +128,16 @@ def test_a_trial_goes_back_behind_an_exploit_only_if_nothing_newer_is_left() -> 
     assert source(bench, 0) is None
 
 
+def test_a_resume_remains_one_if_it_undoes_an_exploit() -> None:
+    bench = exploited()
+    bench.command("pause", 0)
+    bench.ended(0, "left")
+    bench.core.experiment.checkpoints.lose(["ckp_3_1_1"])
+    bench.command("resume", 0)
+    assert source(bench, 0) == "ckp_0_1_2"
+    assert bench.core.trials[0].segments[-1].cause == "resume"
+
+
 def test_a_trial_whose_donor_is_lost_has_its_own_configuration_again() -> None:
     bench = exploited()
     trial = bench.core.trials[0]
@@ -222,6 +232,8 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     bench.started(0)
     bench.reported(0, checkpoint=True)
     assert deletions(bench.reported(0, checkpoint=True)) == ["ckp_0_1_1"]
+    assert deletions(bench.saved(0, "ckp_0_1_1", 1)) == []
+    assert list(bench.core.trials[0].checkpoints) == ["ckp_0_1_2"], "its upload has just ended, and it is being deleted"
     after = bench.successor()
     assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == ["ckp_0_1_1"]
     after.feed(e.CheckpointDeleted(time=after.tick(), trial=0, checkpoint="ckp_0_1_1"))

@@ -9,6 +9,7 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.experiment import Scaling
 from tuner.domain.segments import SegmentRef
+from tuner.driver.core.actions import Ask
 
 
 def bench(workers: int = 4, most: int = 4, **options: Any) -> Bench:
@@ -63,6 +64,29 @@ def test_a_survivor_grows_at_a_report_with_a_checkpoint_and_goes_on_from_it() ->
     assert (segment.workers, segment.cause, segment.start_iteration) == (4, "resize", 2)
     made.started(0)
     assert str(made.core.trials[0].state) == "running"
+    made.feed(e.Amended(time=made.tick(), changes={"num_samples": 7}))
+    made.reported(0, checkpoint=True)
+    assert resizes(made)[1].reason == "gives way at iteration 3, from 4 to 1 worker: trial 4 waits"
+
+
+def test_a_trial_does_not_grow_while_a_searcher_is_asked_for_another_one() -> None:
+    made = started(bench(num_samples=9))
+    made.core.searcher.is_heavy = lambda trials: True  # type: ignore[method-assign]
+    made.reported(0, checkpoint=True)
+    made.command("stop", 3)
+    assert Ask(4) in made.ended(3).actions
+    made.reported(0, checkpoint=True)
+    assert resizes(made) == [], "the trial that the searcher is asked about needs the free worker"
+
+
+def test_a_trial_does_not_grow_once_the_search_ends() -> None:
+    made = started(bench(workers=11, most=11, num_samples=11), 11)
+    for number in range(1, 11):
+        made.ended(number, "failed", e.Failure(kind="user", cause="exception", message="boom"))
+    assert made.core.experiment.finishing is not None, "ten trials failed and none has reported"
+    for _ in range(2):
+        made.reported(0, checkpoint=True)
+    assert resizes(made) == []
 
 
 def test_what_is_freed_is_distributed_evenly_or_goes_to_the_top() -> None:

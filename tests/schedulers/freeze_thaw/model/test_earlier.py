@@ -124,6 +124,8 @@ def test_the_model_follows_an_experiment_that_predicts_it_and_ignores_one_that_d
     with_both, alone = expected(Earlier(models, CUBE.group)), expected(None)
     assert with_both[0] - with_both[1] > alone[0] - alone[1], "the related experiment sharpens what is expected"
     assert with_both[0] > with_both[1] + 1
+    first, both = Earlier(models[:1], CUBE.group)(x), Earlier(models, CUBE.group)(x)
+    assert math.sqrt(2) * both[:, 0] == pytest.approx(first[:, 0]), "several experiments together weigh as much as one"
 
 
 def test_an_experiment_counts_as_it_has_predicted_the_results() -> None:

@@ -221,12 +221,18 @@ def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
     bench.close()
 
 
-OWN_DISKS = "$TEST_DISK/checkpoints"
+@pytest.fixture(scope="module")
+def disks(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Bench]]:
+    """Yield a folder with the disks of two nodes, `left` and `right`, and a bench. Resources place ranks on one of the nodes.
 
-
-def add_node_with_disk(cluster: Cluster, tmp_path: Path, name: str) -> Any:
-    """Add a node with its own disk, and with a resource that places ranks on it."""
-    return cluster.add_node(num_cpus=2, resources={name: 10}, env_vars={"TEST_DISK": str(tmp_path / name)})
+    Adding a node, and importing PyTorch there, takes seconds of CPU. So the tests share the nodes.
+    """
+    folder = tmp_path_factory.mktemp("disks")
+    for name in ("left", "right"):
+        head.add_node(num_cpus=2, resources={name: 10}, env_vars={"TEST_DISK": str(folder / name)})
+    bench = Bench(folder)
+    yield folder, bench
+    bench.close()
 
 
 def on(name: str) -> dict[str, Any]:
@@ -254,73 +260,63 @@ def counts_up(config: dict[str, Any]) -> None:
     report({"count": count, "shards": shards}, checkpoint=save)
 
 
-def test_checkpoints_travel_between_disks(cluster: Cluster, tmp_path: Path, sqlite_store: Store) -> None:
-    for name in ("left", "right"):
-        add_node_with_disk(cluster, tmp_path, name)
-    bench = Bench(tmp_path)
-    pause = {1: Verdict(action="pause", save_checkpoint=True)}
-    first = bench.launch(counts_up, 2, scaling=on("left"), storage=OWN_DISKS)
-    assert bench.run(first, pause).kind == "left"
+PAUSE = {1: Verdict(action="pause", save_checkpoint=True)}
+
+
+def test_checkpoints_travel_between_disks(disks: tuple[Path, Bench], sqlite_store: Store) -> None:
+    folder, bench = disks
+    storage = "$TEST_DISK/travel"
+    first = bench.launch(counts_up, 2, scaling=on("left"), storage=storage)
+    assert bench.run(first, PAUSE).kind == "left"
     info = bench.checkpoints(first)[-1]
     assert info.uri.startswith("$TEST_DISK/")
-    assert list(tmp_path.glob("left/**/shard1"))
-    assert not (tmp_path / "right").exists()
+    assert list(folder.glob("left/travel/**/shard1"))
+    assert not (folder / "right" / "travel").exists()
     won = won_by(sqlite_store, info).best_checkpoint
     assert won is not None
-    with won.as_directory() as folder:
-        assert sorted(os.listdir(folder)) == ["count", "model", "shard0", "shard1"], "to the script that searches, too"
+    with won.as_directory() as copy:
+        assert sorted(os.listdir(copy)) == ["count", "model", "shard0", "shard1"], "to the script that searches, too"
 
-    second = bench.launch(counts_up, 2, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
-    outcome = bench.run(second, pause)
+    second = bench.launch(counts_up, 2, scaling=on("right"), storage=storage, checkpoint=info)
+    outcome = bench.run(second, PAUSE)
     assert outcome.kind == "left", outcome.failure
     assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 2.0}
 
     both = {"resources_per_worker": {"CPU": 1.5}, "placement_strategy": "STRICT_SPREAD", "backend": "none"}
-    third = bench.launch(counts_up, 2, scaling=both, storage=OWN_DISKS, checkpoint=bench.checkpoints(second)[-1])
-    outcome = bench.run(third, pause)
+    third = bench.launch(counts_up, 2, scaling=both, storage=storage, checkpoint=bench.checkpoints(second)[-1])
+    outcome = bench.run(third, PAUSE)
     assert outcome.kind == "left", outcome.failure
     assert bench.reports(third)[0].metrics == {"count": 2.0, "shards": 2.0}
     whole = Path(os.path.expandvars(bench.checkpoints(third)[-1].uri.replace("$TEST_DISK", "")).lstrip("/"))
-    homes = [disk for disk in ("left", "right") if (tmp_path / disk / whole).exists()]
+    homes = [disk for disk in ("left", "right") if (folder / disk / whole).exists()]
     assert len(homes) == 1, "the shard of the other node has moved to that of rank 0"
-    assert sorted(os.listdir(tmp_path / homes[0] / whole)) == ["count", "model", "shard0", "shard1"]
-    assert (tmp_path / homes[0] / whole / "model").read_text() == "0", "that of the lowest rank"
-    staged = [path for path in tmp_path.glob("*/checkpoints/.staging/*") if any(path.rglob("*"))]
+    assert sorted(os.listdir(folder / homes[0] / whole)) == ["count", "model", "shard0", "shard1"]
+    assert (folder / homes[0] / whole / "model").read_text() == "0", "that of the lowest rank"
+    staged = [path for path in folder.glob("*/travel/.staging/*") if any(path.rglob("*"))]
     assert staged == [], "no copy stays on the other disk"
-    bench.close()
 
 
-def test_a_checkpoint_that_went_with_its_node(cluster: Cluster, tmp_path: Path) -> None:
-    doomed = add_node_with_disk(cluster, tmp_path, "left")
-    add_node_with_disk(cluster, tmp_path, "right")
-    bench = Bench(tmp_path)
-    first = bench.launch(counts_up, 1, scaling=on("left"), storage=OWN_DISKS)
-    assert bench.run(first, {1: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
-    info = bench.checkpoints(first)[-1]
-    cluster.remove_node(doomed, allow_graceful=False)
-    shutil.rmtree(tmp_path / "left")
-    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
-    assert failure is not None
-    assert (failure.kind, failure.cause) == ("system", "disk_lost")
-    assert f"was on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message
-    bench.close()
-
-
-def test_a_checkpoint_that_was_saved_before_ray_was_started_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_disk_has_another_node_now_or_none(head: Cluster, disks: tuple[Path, Bench]) -> None:
     """Ray gives a machine another node id whenever it starts. The checkpoint was taken for lost with its disk."""
-    for name in ("left", "right"):
-        add_node_with_disk(cluster, tmp_path, name)
-    bench = Bench(tmp_path)
-    first = bench.launch(counts_up, 1, scaling=on("left"), storage=OWN_DISKS)
-    assert bench.run(first, {1: Verdict(action="pause", save_checkpoint=True)}).kind == "left"
-    info = dataclasses.replace(bench.checkpoints(first)[-1], node="e" * 56)
-    second = bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)
+    folder, bench = disks
+    storage = "$TEST_DISK/moved"
+    first = bench.launch(counts_up, 1, scaling=on("left"), storage=storage)
+    assert bench.run(first, PAUSE).kind == "left"
+    info = bench.checkpoints(first)[-1]
+    of_earlier = dataclasses.replace(info, node="e" * 56)
+    second = bench.launch(counts_up, 1, scaling=on("right"), storage=storage, checkpoint=of_earlier)
     outcome = bench.run(second)
     assert outcome.kind == "returned", outcome.failure
     assert bench.reports(second)[0].metrics == {"count": 1.0, "shards": 1.0}
-    shutil.rmtree(tmp_path / "left")
-    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=OWN_DISKS, checkpoint=info)).failure
+    shutil.rmtree(folder / "left" / "moved")
+    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=storage, checkpoint=of_earlier)).failure
     assert failure is not None
     assert (failure.kind, failure.cause) == ("system", "checkpoint_lost"), "other checkpoints of the node may exist"
     assert "there is no committed checkpoint at $TEST_DISK/" in failure.message
-    bench.close()
+
+    doomed = next(node for node in head.worker_nodes if node.node_id == info.node)
+    head.remove_node(doomed, allow_graceful=False)
+    failure = bench.run(bench.launch(counts_up, 1, scaling=on("right"), storage=storage, checkpoint=info)).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("system", "disk_lost")
+    assert f"was on the disk of node {doomed.node_id[:8]}, which is gone" in failure.message

@@ -10,8 +10,9 @@ from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.alike import all_failed_alike
 from tuner.driver.core.rules.failures import all_fail, missing_metric
-from tuner.driver.core.rules.words import counted, where_from
+from tuner.driver.core.rules.words import where_from
 from tuner.driver.core.state.state import State
+from tuner.plurals import counted
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tuner.domain import decisions as d
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Trial
-from tuner.driver.core.rules.words import counted
 from tuner.driver.core.state.state import State
+from tuner.plurals import counted
 from tuner.schedulers.shared.repeats import Estimate, Ranking
 from tuner.schedulers.shared.wording import shown
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tuner.domain import decisions as d
 from tuner.domain.trial import Trial
-from tuner.driver.core.rules.words import counted
 from tuner.driver.core.state.state import State
+from tuner.plurals import counted
 
 TRAINS_FOR = 4.0
 """A trial that was resized trains for at least this multiple of the cost of a restart before it grows again."""

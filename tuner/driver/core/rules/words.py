@@ -12,11 +12,6 @@ def names(of: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in of) or "nothing"
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun, as in "1 report" or "3 reports"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def where_from(trial: Trial) -> str:
     """Return where the trial's next segment would start: "from iteration 7" or "from the beginning"."""
     return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tuner.domain.decisions import Finish
 from tuner.domain.events import BudgetSpent, GpuHoursSpent
 from tuner.domain.states import TrialState
+from tuner.plurals import counted
 
 if TYPE_CHECKING:
     from tuner.driver.core.state.state import State
@@ -54,7 +55,7 @@ def spent(event: BudgetSpent | GpuHoursSpent) -> str:
     """Return the reason for stopping trials because a limit of the driver's timer is used up."""
     if isinstance(event, BudgetSpent):
         return f"the time budget of {event.seconds:g} s is spent"
-    return f"the limit of {event.gpu_hours:g} GPU hours is used up"
+    return f"the limit of {counted(event.gpu_hours, 'GPU hour', 'g')} is used up"
 
 
 def _failed(experiment: State) -> int:
@@ -74,8 +75,7 @@ def _too_many_failures(experiment: State, failed: float) -> Finish | None:
     most = experiment.spec.limits.max_failed_trials
     if most is None or failed < most:
         return None
-    what = "1 trial" if failed == 1 else f"{round(failed)} trials"
-    return Finish(reason=f"{what} failed, and max_failed_trials is {most}", failed=True)
+    return Finish(reason=f"{counted(round(failed), 'trial')} failed, and max_failed_trials is {most}", failed=True)
 
 
 LIMITS = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
+from tuner.plurals import counted
 from tuner.schedulers.base import SchedulerContext
 from tuner.schedulers.shared.wording import shown
 
@@ -119,7 +120,7 @@ class Budget:
         if self.total is None:
             return None
         unit = "iterations" if self._context.time_attr == "training_iteration" else f"of {self._context.time_attr}"
-        trainings = "1 full training" if self.total == 1 else f"{shown(self.total)} full trainings"
+        trainings = counted(self.total, "full training", ".6g")
         said = f"{trainings} ({shown(self.total * self._end)} {unit}), shared by all trials"
         if self._given is not None:
             return f"{said}; to raise it, set a larger budget=..."
@@ -135,5 +136,5 @@ class Budget:
 
     def why_spent(self) -> str:
         """Return a phrase that says that the budget is spent."""
-        trainings = "1 full training" if self.total == 1 else f"{shown(self.total or 0)} full trainings"
+        trainings = counted(self.total or 0, "full training", ".6g")
         return f"the budget of {trainings} is spent"

@@ -72,5 +72,7 @@ class Learned:
             return None
         params, names = self.picks[index]
         where = f"the one that suits {', '.join(names)} best" if names else "one that suits all of them well on average"
-        reason = f"started: one of the {len(self.picks)} configurations that cover the earlier experiments, {where}"
+        found = len(self.picks)
+        one = "the configuration that covers" if found == 1 else f"one of the {found} configurations that cover"
+        reason = f"started: {one} the earlier experiments, {where}"
         return Start(params=dict(params), reason=reason)

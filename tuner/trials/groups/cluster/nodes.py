@@ -71,7 +71,7 @@ def _alive(pid: int) -> bool:
     A zombie whose threads have all exited does not count as running, because it no longer holds memory or devices.
     """
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             state = file.read().rpartition(")")[2].split()[0]
         return state not in ("Z", "X") or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):

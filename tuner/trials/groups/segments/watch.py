@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tuner.domain.segments import Failure, Outcome
+from tuner.plurals import counted
 from tuner.trials.groups import failures
 from tuner.trials.groups.cluster import nodes
 from tuner.trials.groups.failures import Findings
@@ -283,7 +284,9 @@ class Watch:
 
     async def _stayed(self, ranks: Sequence[int]) -> Failure:
         answers = await self._run.ask("progress", ranks)
-        known = [f"rank {r} has made {a.reports} reports" for r, a in answers.items() if isinstance(a, Progress)]
+        known = [
+            f"rank {r} has made {counted(a.reports, 'report')}" for r, a in answers.items() if isinstance(a, Progress)
+        ]
         message = (
             f"the rank did not leave within {self._limits.stop_grace_s:g} s of the other ranks"
             + (f" ({', '.join(known)})" if known else "")

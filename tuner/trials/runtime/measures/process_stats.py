@@ -42,7 +42,7 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
     The GPU values are absent if the process uses no GPU.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     found = {
         "time": time.time(),
         "cpu_s": cpu_s() - since_cpu_s,
@@ -54,7 +54,7 @@ def usage(since_cpu_s: float = 0.0) -> dict[str, float]:
 
 def rss_bytes() -> int:
     """Return the resident memory of this process, without its children."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * _PAGE
 
 
 def cuda() -> Any | None:
@@ -75,13 +75,17 @@ def _children_cpu_s(pid: int) -> float:
     total = 0.0
     try:
         children = [
-            child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text(encoding="utf-8").split()
         ]
     except OSError:  # the process has just exited, or this kernel does not list children
         return 0.0
     for child in children:
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            fields = (
+                Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            )
             total += sum(map(int, fields[11:15])) / _TICKS + _children_cpu_s(int(child))
     return total
 
@@ -107,10 +111,10 @@ def memory_used() -> float:
     memory = psutil.virtual_memory()
     part = 1.0 - float(memory.available) / float(memory.total)
     with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # there is no limit, or no cgroups v2
-        limit = int((_CGROUP / "memory.max").read_text())
-        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        limit = int((_CGROUP / "memory.max").read_text(encoding="utf-8"))
+        lines = (_CGROUP / "memory.stat").read_text(encoding="utf-8").splitlines()
         cached = int(dict(line.split() for line in lines)["inactive_file"])
-        part = max(part, (int((_CGROUP / "memory.current").read_text()) - cached) / limit)
+        part = max(part, (int((_CGROUP / "memory.current").read_text(encoding="utf-8")) - cached) / limit)
     return part
 
 

@@ -329,7 +329,7 @@ def _cpu_by_thread() -> dict[int, _Thread]:
         tasks = os.listdir(_TASKS)
     for task in tasks:
         with contextlib.suppress(OSError):  # the thread has just exited
-            fields = Path(_TASKS, task, "stat").read_text().rpartition(")")[2].split()
+            fields = Path(_TASKS, task, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             found[int(task)] = _Thread((int(fields[11]) + int(fields[12])) / _TICKS, int(fields[19]) / _TICKS)
     return found
 

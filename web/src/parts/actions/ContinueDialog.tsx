@@ -2,6 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { plural } from "../../format";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { NumberField } from "../common/NumberField";
@@ -27,7 +28,8 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
         <>
           <b>{experiment.name}</b>
           {ended ? " runs again, and its search continues from its results." : " continues and starts more trials."}
-          {missing > 0 && ` ${missing} of its ${experiment.num_samples} trials have not been started yet.`}
+          {missing > 0 &&
+            ` ${missing} of its ${plural(experiment.num_samples!, "trial")} ${missing === 1 ? "has" : "have"} not been started yet.`}
         </>
       }
       verb={ended ? "Continue" : "Add them"}

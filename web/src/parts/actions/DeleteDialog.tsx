@@ -4,6 +4,7 @@ import { useState } from "react";
 import { useNavigate } from "react-router";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { plural } from "../../format";
 import { keys } from "../../live/keys";
 import { FormDialog } from "./FormDialog";
 
@@ -25,8 +26,9 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
       title="Delete this experiment permanently?"
       words={
         <>
-          Its {experiment.trials} trials, their results, checkpoints, logs and decisions are deleted. This cannot be
-          undone. To hide it from the list instead, archive it.
+          {experiment.trials === 1 ? "Its only trial is" : `Its ${plural(experiment.trials, "trial")} are`} deleted,
+          with all results, checkpoints, logs and decisions. This cannot be undone. To hide it from the list instead,
+          archive it.
         </>
       }
       verb="Delete permanently"

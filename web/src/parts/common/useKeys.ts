@@ -18,7 +18,7 @@ export function useKeys(keys: Keys): void {
   });
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target)) return;
+      if (isShortcut(event) || event.defaultPrevented || isTyping(event.target)) return;
       const act = now.current[event.key];
       if (!act || document.querySelector(DIALOG)) return;
       event.preventDefault();
@@ -27,6 +27,15 @@ export function useKeys(keys: Keys): void {
     document.addEventListener("keydown", onKey);
     return () => document.removeEventListener("keydown", onKey);
   }, []);
+}
+
+/** Return true for keys that belong to the browser or to the system, such as Alt and the left arrow, which goes back. */
+export function isShortcut({
+  altKey,
+  ctrlKey,
+  metaKey,
+}: Pick<KeyboardEvent, "altKey" | "ctrlKey" | "metaKey">): boolean {
+  return altKey || ctrlKey || metaKey;
 }
 
 const TEXT = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable=true]";

@@ -5,6 +5,7 @@ import { dimensionsOf } from "../../charts/dimensions";
 import { trialsRows } from "../../charts/save";
 import { bestByNumber, countAxis, dotsOf } from "../../charts/scatter";
 import { ScatterChart, type Marking } from "../../charts/ScatterChart";
+import { plural } from "../../format";
 import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
@@ -57,7 +58,7 @@ export default function HistoryPanel({ experiment, trials, sample, where, onCurv
             labels={experiment.labels}
             steps={steps}
             height={392}
-            label={`${experiment.metric} of ${dots.length} trials by number, and the best so far; the table has the numbers`}
+            label={`${experiment.metric} of ${plural(dots.length, "trial")} by number, and the best so far; the table has the numbers`}
             {...marking}
           />
           <FinishedLegend trials={trials} />

@@ -5,6 +5,7 @@ import type { Decision, TrialState } from "../../api/types";
 import { config, param } from "../../format";
 import { Clock } from "../common/Clock";
 import { TONE } from "../common/StateBadge";
+import { isShortcut } from "../common/useKeys";
 import classes from "./DecisionLog.module.css";
 
 interface DecisionLogProps {
@@ -155,7 +156,7 @@ export const DecisionLog = memo(function DecisionLog({
 /** Move the focus through the buttons of a list, which is a single tab stop: hundreds of rows would be hundreds of stops. */
 function step(event: KeyboardEvent<HTMLElement>): void {
   const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-  if (by === undefined) return;
+  if (by === undefined || isShortcut(event)) return;
   const buttons = [...event.currentTarget.querySelectorAll<HTMLElement>("li button")];
   const next = buttons[buttons.indexOf(document.activeElement as HTMLElement) + by];
   if (!next) return;

@@ -3,6 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { plural } from "../../format";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import classes from "./DriverLog.module.css";
@@ -50,7 +51,8 @@ export default function DriverLog({ experiment }: { experiment: Experiment }) {
               </pre>
               <p className={classes.note}>
                 {query.data.path}
-                {query.data.left_out > 0 && ` · ${query.data.left_out} earlier lines are not shown`}
+                {query.data.left_out > 0 &&
+                  ` · ${plural(query.data.left_out, "earlier line")} ${query.data.left_out === 1 ? "is" : "are"} not shown`}
               </p>
             </>
           )}

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Replay } from "../../api/types";
-import { duration, leading, metric } from "../../format";
+import { duration, leading, metric, plural } from "../../format";
 import { replayCall } from "../../charts/copies";
 import type { Address } from "../../pages/useAddress";
 import { CopyMenu } from "../common/CopyMenu";
@@ -173,7 +173,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
         <b>
           {others.length === 0
             ? "Every trial would have ended in the same way."
-            : `${others.length} of ${replay.trials.length} trials would have ended differently`}
+            : `${others.length} of ${plural(replay.trials.length, "trial")} would have ended differently`}
         </b>
         <Switch size="xs" label="Show all trials" checked={all} onChange={(e) => setAll(e.currentTarget.checked)} />
       </div>
@@ -201,7 +201,11 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
               ))}
             </tbody>
           </table>
-          {shown.length > MOST && <p className={classes.words}>{shown.length - MOST} more are not shown.</p>}
+          {shown.length > MOST && (
+            <p className={classes.words}>
+              {shown.length - MOST} more {shown.length - MOST === 1 ? "is" : "are"} not shown.
+            </p>
+          )}
         </div>
       )}
     </div>

@@ -1,7 +1,7 @@
 /** Each entry of an experiment's log as one sentence. */
 
 import type { LogEntry } from "../../api/types";
-import { bytes, config, duration, metric, number, param } from "../../format";
+import { bytes, config, duration, metric, number, param, plural } from "../../format";
 
 type Data = Readonly<Record<string, unknown>>;
 
@@ -66,7 +66,7 @@ export function eventWords(
           Number(data["epoch"]) > 1
             ? `A new driver took over the experiment (driver ${param(data["epoch"])})`
             : "A driver began to run the experiment",
-          data["slots"] ? `there is room for ${param(data["slots"])} trials at once` : "",
+          data["slots"] ? `there is room for ${plural(param(data["slots"]), "trial")} at once` : "",
           param(data["executor"]),
         ]
           .filter(Boolean)
@@ -155,12 +155,11 @@ export function eventWords(
     case "budget_spent":
       return { text: `The time budget of ${duration(data["seconds"] as number)} is used up` };
     case "gpu_hours_spent":
-      return { text: `The budget of ${number(data["gpu_hours"] as number)} GPU hours is used up` };
+      return { text: `The budget of ${plural(number(data["gpu_hours"] as number), "GPU hour")} is used up` };
     case "slots_changed":
-      return { text: `The cluster now has room for ${param(data["slots"])} trials at once` };
+      return { text: `The cluster now has room for ${plural(param(data["slots"]), "trial")} at once` };
     case "workers_changed": {
-      const workers = data["workers"] === 1 ? "1 worker" : `${param(data["workers"])} workers`;
-      return { text: `Elastic trials may now have ${workers} together` };
+      return { text: `Elastic trials may now have ${plural(param(data["workers"]), "worker")} together` };
     }
   }
 }

@@ -1,4 +1,5 @@
 import type { Experiment, TrialState } from "../../api/types";
+import { plural } from "../../format";
 import { experimentEnded } from "../../live/states";
 import classes from "../common/parts.module.css";
 
@@ -58,7 +59,7 @@ export function Progress({ experiment, words }: Props) {
       <div
         className={classes.bar}
         role="img"
-        aria-label={`${share ? `${share} spent, ` : ""}${ended} of ${expected} trials ended: ${said}`}
+        aria-label={`${share ? `${share} spent, ` : ""}${ended} of ${plural(expected, "trial")} ended: ${said}`}
       >
         {parts.map(([state, tone]) => (
           <i key={state} data-tone={tone} style={{ width: `${100 * counts[state] * scale}%` }} />

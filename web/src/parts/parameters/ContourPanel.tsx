@@ -9,7 +9,7 @@ import { ScatterChart, type Marking } from "../../charts/ScatterChart";
 import { experimentEnded } from "../../live/states";
 import { rankedOf, shareOfRank } from "../../curves/colours";
 import type { Address } from "../../pages/useAddress";
-import { counted } from "../../format";
+import { counted, plural } from "../../format";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
@@ -99,7 +99,7 @@ export function ContourPanel(props: ContourPanelProps) {
             labels={experiment.labels}
             heat={heat}
             height={340}
-            label={`${dots.length} trials by ${across.label} and ${up.label}; the table has the numbers`}
+            label={`${plural(dots.length, "trial")} by ${across.label} and ${up.label}; the table has the numbers`}
             {...marking}
           />
           <FinishedLegend trials={trials} heat />

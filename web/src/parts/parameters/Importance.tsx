@@ -5,7 +5,7 @@ import { api } from "../../api/client";
 import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
 import { isFinished } from "../../charts/scatter";
-import { paramName, type Labels } from "../../format";
+import { paramName, plural, type Labels } from "../../format";
 import { experimentEnded, isBred } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
@@ -94,7 +94,7 @@ export function earlyWords(
     early.length === 1 && counts.stopped > 0
       ? "stopped early"
       : `not trained to the end (${early.map((state) => `${counts[state]} ${state}`).join(", ")})`;
-  return `${count} of ${trials} trials were ${why}, so most values are from few iterations: trials that learn fast look good here, even if others would end better.`;
+  return `${count} of ${plural(trials, "trial")} ${count === 1 ? "was" : "were"} ${why}, so most values are from few iterations: trials that learn fast look good here, even if others would end better.`;
 }
 
 /** Return why the shares are only a hint; null if they are reliable. */
@@ -114,7 +114,7 @@ export function cautionOf(
     return `${stopped + others} of these ${trials} trials were ${why}. Their values are from less training than those of the others, so a parameter that only speeds up the beginning can seem important.`;
   }
   if (trials < PER_PARAMETER * items.length) {
-    return `${trials} trials are few for ${items.length} ${items.length === 1 ? "parameter" : "parameters"}: a small share here does not mean that a parameter does not matter.`;
+    return `${trials} trials are few for ${plural(items.length, "parameter")}: a small share here does not mean that a parameter does not matter.`;
   }
   return null;
 }

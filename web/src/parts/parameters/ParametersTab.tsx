@@ -1,6 +1,6 @@
 import { Select, Switch } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { useMemo, useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
@@ -43,6 +43,15 @@ interface ParametersTabProps {
   /** The filters as conditions of the service. */
   where: readonly string[];
   address: Address;
+}
+
+/** The number of parameters that have an axis at first. With many more, the page is slow, and some browsers have no canvas so wide. */
+const MOST_AXES = 50;
+
+/** Return the axes to draw at first: those of the first parameters, of the objectives, and those with a selection. */
+export function firstAxes(ordered: readonly Dimension[], brushes: Brushes): readonly Dimension[] {
+  const first = new Set(ordered.filter((one) => !one.objective).slice(0, MOST_AXES));
+  return ordered.filter((one) => one.objective || one.id in brushes || first.has(one));
 }
 
 /** Say how many trials ended without a value, and whether the parallel coordinates show them. */
@@ -149,17 +158,20 @@ export default function ParametersTab({
   }, [dimensions, items]);
   const axesText = address.get("axes");
   const ordered = useMemo(() => inOrder(byImportance, parseList(axesText)), [byImportance, axesText]);
+  const [everyAxis, setEveryAxis] = useState(false);
+  const drawn = useMemo(() => (everyAxis ? ordered : firstAxes(ordered, brushes)), [everyAxis, ordered, brushes]);
+  const parameters = ordered.filter((one) => !one.objective).length;
   // An axis has a place for missing values only if a trial that is drawn needs it.
   const axes = useMemo(
     () =>
-      ordered.map((one) => ({
+      drawn.map((one) => ({
         ...one,
         optional: one.optional && parallel.trials.some((trial) => valueOf(trial, one) === ABSENT),
       })),
-    [ordered, parallel.trials],
+    [drawn, parallel.trials],
   );
   const onMove = (id: string, to: number) => {
-    const others = ordered.map((one) => one.id).filter((one) => one !== id);
+    const others = drawn.map((one) => one.id).filter((one) => one !== id);
     address.set({ axes: formatList([...others.slice(0, to), id, ...others.slice(to)]) });
   };
   const onBrush = (id: string, chosen: Chosen | null) =>
@@ -224,6 +236,16 @@ export default function ParametersTab({
               <p className={classes.noShares}>{early}</p>
             ) : (
               <FinishedLegend trials={parallel.trials} symbols={false} />
+            )}
+            {parameters > MOST_AXES && (
+              <p className={classes.noShares}>
+                {everyAxis
+                  ? `All ${parameters} parameters are shown.`
+                  : `The first ${MOST_AXES} of ${parameters} parameters.`}{" "}
+                <button type="button" className={classes.link} onClick={() => setEveryAxis(!everyAxis)}>
+                  {everyAxis ? `Show the first ${MOST_AXES}` : "Show all"}
+                </button>
+              </p>
             )}
             {empty.length > 0 && !finishedOnly && (
               <p className={classes.noShares}>

@@ -6,7 +6,7 @@ import { firstOf, HYPERVOLUME, pointsOf } from "../../charts/pareto";
 import { trialsRows } from "../../charts/save";
 import { BestChart } from "../../curves/BestChart";
 import { ParetoChart } from "../../charts/ParetoChart";
-import { ran } from "../../format";
+import { plural, ran } from "../../format";
 import { experimentEnded } from "../../live/states";
 import { useHypervolume } from "../../live/useHypervolume";
 import type { Address } from "../../pages/useAddress";
@@ -63,7 +63,7 @@ export default function ParetoTab({
   return (
     <>
       <Panel
-        title={counted ? `Pareto front · ${counted.front} of ${counted.of} trials` : "Pareto front"}
+        title={counted ? `Pareto front · ${counted.front} of ${plural(counted.of, "trial")}` : "Pareto front"}
         aside={
           <div className={classes.controls}>
             {names.length > 2 && (

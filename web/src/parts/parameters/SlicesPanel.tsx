@@ -5,7 +5,7 @@ import { objectiveOf, type Dimension } from "../../charts/dimensions";
 import { trialsRows } from "../../charts/save";
 import { dotsOf } from "../../charts/scatter";
 import { ScatterChart, type Marking } from "../../charts/ScatterChart";
-import { counted } from "../../format";
+import { counted, plural } from "../../format";
 import { Panel } from "../common/Panel";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
@@ -66,7 +66,7 @@ export default function SlicesPanel(props: SlicesPanelProps) {
             metric={counted(experiment)}
             labels={experiment.labels}
             height={210}
-            label={`${experiment.metric} of ${dots.length} trials over ${across.label}; the table has the numbers`}
+            label={`${experiment.metric} of ${plural(dots.length, "trial")} over ${across.label}; the table has the numbers`}
             {...marking}
           />
         ))}

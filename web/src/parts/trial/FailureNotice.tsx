@@ -81,7 +81,7 @@ function causesWords(causes: readonly [string, number][]): string {
   const others = causes.slice(MOST_CAUSES).reduce((sum, [, count]) => sum + count, 0);
   return [
     ...causes.slice(0, MOST_CAUSES).map(([line, count]) => `${count} × ${line}`),
-    ...(others > 0 ? [`${others} with other errors`] : []),
+    ...(others > 0 ? [others === 1 ? "1 with another error" : `${others} with other errors`] : []),
   ].join("; ");
 }
 

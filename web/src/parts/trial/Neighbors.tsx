@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Fragment } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Neighbors as Found, TrialWithSegments } from "../../api/types";
-import { counted, metric, param, paramName, readable, title } from "../../format";
+import { counted, metric, param, paramName, plural, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
 import { Breakable } from "../common/Breakable";
 import { ProblemBox } from "../common/Problem";
@@ -85,7 +85,11 @@ export function Neighbors({ trial, experiment, onSelect }: NeighborsProps) {
       <p className={classes.dimmed}>
         Distance: 0 % is the same configuration, 100 % the opposite corner of the search space.
       </p>
-      {left_out > 0 && <p className={classes.dimmed}>{left_out.toLocaleString("en")} trials were not compared.</p>}
+      {left_out > 0 && (
+        <p className={classes.dimmed}>
+          {plural(left_out.toLocaleString("en"), "trial")} {left_out === 1 ? "was" : "were"} not compared.
+        </p>
+      )}
     </>
   );
 }

@@ -6,7 +6,7 @@ import type { Profile as Found, ProfileAsked, TrialWithSegments } from "../../ap
 import { download } from "../../charts/save";
 import { collapsed, hottest, place } from "../../charts/flame";
 import { FlameGraph } from "../../charts/FlameGraph";
-import { bytes } from "../../format";
+import { bytes, plural } from "../../format";
 import { hasEnded } from "../../live/states";
 import { Mistakes } from "../common/Mistakes";
 import classes from "./TrialDetails.module.css";
@@ -126,7 +126,7 @@ function Shown({ profile, name }: ShownProps) {
         {`Rank ${profile.rank}, segment ${profile.segment}, profiled for ${shortly(profile.duration_s)}`}
         {!profile.complete && ", until the segment ended"}.{" "}
         {cpu &&
-          `The process used ${shortly(cpu.cpu_s)} of CPU time; the ${cpu.samples} samples cost ${shortly(cpu.sampler_cpu_s)}.`}
+          `The process used ${shortly(cpu.cpu_s)} of CPU time; ${plural(cpu.samples, "sample")} cost ${shortly(cpu.sampler_cpu_s)}.`}
         {memory &&
           `Resident memory went from ${bytes(memory.rss_start_bytes)} to ${bytes(memory.rss_end_bytes)}, with at most ` +
             `${bytes(memory.rss_peak_bytes)}. Of the memory that ${memory.tracer === "memray" ? "was" : "Python"} allocated meanwhile, ${bytes(memory.traced_bytes)} remain.`}

@@ -12,7 +12,7 @@ from tests.store.examples import T0
 from tests.store.series.test_curves import Run
 from tuner.domain.batch import Batch
 from tuner.store import Store
-from tuner.store.series.running import RunningClock
+from tuner.store.running import RunningClock
 
 
 @st.composite

@@ -1,0 +1,11 @@
+import { expect, it } from "vitest";
+import type { Dimension } from "../../charts/dimensions";
+import { firstAxes } from "./ParametersTab";
+
+it("draws the axes of the first parameters, of objectives and of selections", () => {
+  const parameters = Array.from({ length: 300 }, (_, i) => ({ id: `p${i}`, objective: false }) as Dimension);
+  const all = [...parameters, { id: "objective:loss", objective: true } as Dimension];
+  const ids = firstAxes(all, { p200: { from: 0, to: 1 } }).map(({ id }) => id);
+  expect(ids).toEqual([...parameters.slice(0, 50).map(({ id }) => id), "p200", "objective:loss"]);
+  expect(firstAxes(all.slice(260), {})).toEqual(all.slice(260));
+});
