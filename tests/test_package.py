@@ -122,6 +122,7 @@ def test_the_oldest_rich_that_is_allowed_calls_on_broken_pipe() -> None:
         ("scipy", "1.14.1", "1.15.0"),
         ("typer", "0.18.0", "0.19.0"),
         ("pydantic", "2.10.0", "2.10.1"),
+        ("starlette", "1.4.0", "1.5.0"),
     ],
 )
 def test_versions_with_which_nothing_runs_are_not_allowed(name: str, too_old: str, oldest: str) -> None:
