@@ -572,7 +572,10 @@ def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, f
         "tab": (page.get_by_role("tab", name="Curves"), page.get_by_role("tab", name="Parameters")),
         "state": (page.get_by_role("button", name="all", exact=True), page.get_by_role("button", name="stopped 23")),
         "page": (page.get_by_role("link", name="Experiments").first, page.get_by_role("link", name="Settings")),
-        "axis": (page.locator("label[data-active]").first, page.locator("label:not([data-active])[class*=Segmented]").first),
+        "axis": (
+            page.locator("label[data-active]").first,
+            page.locator("label:not([data-active])[class*=Segmented]").first,
+        ),
     }
     for name, (one, other) in chosen.items():
         expect(one).to_be_visible()
