@@ -316,7 +316,7 @@ def test_a_change_that_only_drops_an_assumed_value_gives_freeze_thaw_a_new_model
     inside = []
     for assumed in ({"w": 4}, {}):
         respaced(bench, space, **assumed)
-        observed = bench.core.scheduler._observed
+        observed: Any = vars(bench.core.scheduler)["_observed"]
         inside.append(
             (
                 observed.lies_inside(bench.core.trials[0]),
