@@ -527,6 +527,7 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
     asked: list[httpx.Request] = []
 
     def quiet() -> Iterator[bytes]:
+        yield b'id: 7\nevent: reported\ndata: {"seq": 7}\n\n'
         hours[0] = 3
         yield b": still here\n\n"
         raise httpx.ReadError("the service restarts", request=asked[0])
@@ -539,8 +540,9 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
         return httpx.Response(200, stream=Pieces(quiet)) if len(asked) == 1 else httpx.Response(200, content=end)
 
     with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
-        [last] = client.experiment("exp_0123456789abcdef0123").events()
-    assert last == {"state": "completed"}
+        entries = list(client.experiment("exp_0123456789abcdef0123").events())
+    assert entries == [{"seq": 7}, {"state": "completed"}]
+    assert [request.url.params["after"] for request in asked] == ["0", "7", "7"]
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:
