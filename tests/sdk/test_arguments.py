@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
-import uuid
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +19,8 @@ from ray.tune.search.optuna import OptunaSearch
 import tuner
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.arguments import adapted
-from tuner.sdk.cautions import warn_of_unseeded_draws
 from tuner.sdk.run import _earlier
 from tuner.search import DefineByRunSearch
-from tuner.space import Space
 from tuner.trials.checkpoints.objects import Parameterized, Stored
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.compat.forms import is_objective
@@ -446,22 +441,3 @@ def test_one_name_of_an_earlier_experiment_is_enough(warm_start: Any, in_the_spe
 def test_a_space_that_is_no_dict_is_named(space: Any) -> None:
     with pytest.raises(SpecError, match="space: expected a search space, which is a dict of parameters"):
         tuner.run(train, space, metric="acc", mode="max")
-
-
-def test_draws_that_are_not_seeded_are_warned_of() -> None:
-    """A retry trained with another value, and `best_config` had one that was not trained."""
-    space = Space.from_python(
-        {
-            "lr": tuner.uniform(0, 1),
-            "seeded": tuner.sample_from(random.random),
-            "net": {"name": tuner.sample_from(lambda: uuid.uuid4().hex), "made": tuner.sample_from(object)},
-        }
-    )
-    with pytest.warns(
-        UserWarning, match=r"^what sample_from returns for net/name differs from call to call, so a retry"
-    ):
-        warn_of_unseeded_draws(space)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_of_unseeded_draws(Space.from_python({"n": tuner.sample_from(lambda: 1 / 0)}))
-        warn_of_unseeded_draws(Space.from_python({"n": tuner.sample_from(lambda config: config.lr), "lr": 0.1}))

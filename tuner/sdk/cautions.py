@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import warnings
-from collections.abc import Iterator, Mapping
-from numbers import Number
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.names import nearest, printable
 from tuner.sdk.arguments import above_this_package
-from tuner.space import Space
 from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord
 
-_SCALARS = (Number, str, bytes)
 LARGE_BYTES = 50_000_000
 """The size in bytes above which a pickled training function gets a warning."""
 
@@ -130,31 +126,3 @@ def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:
         UserWarning,
         stacklevel=above_this_package(),
     )
-
-
-def warn_of_unseeded_draws(space: Space) -> None:
-    """Warn of functions of `sample_from` that return different values for the same trial: only two generators are seeded."""
-    if not space.has_functions:
-        return
-    try:
-        params = space.sample(random.Random(0))
-        once, again = space.config(params), space.config(params)
-    except Exception:  # the function may run in the trials only, and there its error fails the trial
-        return
-    if differing := sorted(_differing(once, again)):
-        warnings.warn(
-            f"what sample_from returns for {', '.join(map(printable, differing))} differs from call to call, so a retry and "
-            "another rank of the same trial get another value, and best_config has one that was not trained: draw with "
-            "`random` or `numpy.random`, which are seeded for each trial",
-            UserWarning,
-            stacklevel=above_this_package(),
-        )
-
-
-def _differing(once: Any, again: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of the scalars that differ. Other objects are not compared, since each call may make new ones."""
-    if isinstance(once, Mapping) and isinstance(again, Mapping):
-        for name in once.keys() & again.keys():
-            yield from _differing(once[name], again[name], f"{path}/{name}" if path else str(name))
-    elif isinstance(once, _SCALARS) and isinstance(again, _SCALARS) and repr(once) != repr(again):
-        yield path

@@ -28,7 +28,6 @@ from tuner.sdk.cautions import (
     warn_of_size,
     warn_of_sweeps,
     warn_of_thresholds,
-    warn_of_unseeded_draws,
 )
 from tuner.sdk.executors import (
     Choice,
@@ -250,7 +249,6 @@ def _search(given: Mapping[str, Any]) -> Result:
     if mistakes.found:
         mistakes.found += mistakes_beside(mistakes.found, data, parts)
         mistakes.check()
-    warn_of_unseeded_draws(space)
     function = None if isinstance(trainable, str) else trainable
     code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
     if given["address"] is not None:
