@@ -104,6 +104,23 @@ def test_a_database_with_a_running_experiment_is_not_replaced(
     refuses_beside_a_driver(sqlite_url, tmp_path / "copy")
 
 
+def test_a_damaged_database_is_replaced(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    made, *_ = begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    sqlite_store.close()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'experiment'").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(content)
+    restore(sqlite_url, tmp_path / "copy", force=True)
+    with Store.open(sqlite_url) as store:
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
+
+
 @pytest.mark.postgres
 def test_a_postgresql_database_with_a_running_experiment_is_not_replaced(postgres_url: str, tmp_path: Path) -> None:
     refuses_beside_a_driver(postgres_url, tmp_path / "copy")
