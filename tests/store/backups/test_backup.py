@@ -85,9 +85,9 @@ def refuses_beside_a_driver(url: str, copy: Path) -> None:
     with Store.open(url) as store:
         made, *_ = begin(store)
         backup(url, copy)
-        epoch = store.drivers.claim(made.id, "driver", 60.0, time.time())
+        epoch = store.drivers.claim(made.id, "driver", 6000.0, time.time())
         later = store.experiments.create(a_spec("later"))
-    with pytest.raises(Conflict, match=rf"{made.public_id} is running.* stop all services .* wait (60|5\d) s"):
+    with pytest.raises(Conflict, match=rf"{made.public_id} is running.* stop all services .* wait (6000|5\d\d\d) s"):
         restore(url, copy, force=True)
     with Store.open(url) as store:
         assert store.experiments.get(later.public_id).name == "later"
