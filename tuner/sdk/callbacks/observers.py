@@ -160,6 +160,7 @@ class Reader:
         try:
             return Space.from_json(json, self._blob, opaque=self._blob is None)
         except SpecError:  # this process cannot import the code of the objects
+            self._blob = None
             return Space.from_json(json, opaque=True)
 
     def _decided(
@@ -188,8 +189,9 @@ class Reader:
         trial.config = dict(trial.params)
         with contextlib.suppress(SpecError):  # parameters are missing
             trial.config = own | space.config_without_functions(params)
-        with contextlib.suppress(SpecError):  # only the training processes have the functions of the space
-            trial.config = own | space.config(params, self._seed, trial.number)
+        if self._blob is not None:  # otherwise only the training processes have the functions of the space
+            with contextlib.suppress(SpecError):  # parameters are missing, or a function fails
+                trial.config = own | space.config(params, self._seed, trial.number)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
         trial.checkpoint = dict(checkpoint)
