@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from tuner.domain.keys import trial_id
 from tuner.domain.thinned import why_thinned
 from tuner.errors import SpecError
+from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.space import Space
 from tuner.store import Store
@@ -60,7 +61,7 @@ class LogSource(Protocol):
         """Return the experiment as it is now."""
 
     def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
-        """Return the pickled Python objects of the space. None if it has none, or if they are only where the trials run."""
+        """Return the pickled Python objects of the space. None if it has none, or if this process cannot use them."""
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         """Return the next entries after this event_seq, in order. The result is empty if no new entry was committed."""
@@ -77,7 +78,8 @@ class StoredLog:
         return self._store.experiments.get(self._experiment_id)
 
     def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
-        return self._store.code.get(experiment.code_hash).space_blob if experiment.code_hash is not None else None
+        code = self._store.code.get(experiment.code_hash) if experiment.code_hash is not None else None
+        return runnable_space(code)
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         return self._store.log.events_after(self._id, after, limit)
