@@ -122,6 +122,9 @@ class Result:
         error: why the search failed or has no best trial. None otherwise, even if individual trials failed; see `errors`.
     """
 
+    #: for the pickles of earlier versions, which do not have it
+    _draws: Sequence[tuple[str, Mapping[str, Any]]] = ()
+
     def __init__(self, found: Found) -> None:
         record, space = found.record, found.revisions
         spec = record.spec
