@@ -15,8 +15,7 @@ from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
 from tuner.domain.states import TrialState
-from tuner.search.optuna_samplers.define_by_run import DISTRIBUTIONS, contains
-from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, contains, direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10
