@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import platform
 import signal
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from tuner.domain.states import TrialState
 from tuner.driver import asked
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
-from tuner.experiment.code import by_value
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
@@ -270,7 +270,7 @@ def test_a_study_whose_functions_another_python_has_pickled_is_refused(
     with study_of(space) as study:
         name = study.id
     study_of(name="without functions").close()
-    monkeypatch.setattr(by_value.platform, "python_version", lambda: "3.1.4")
+    monkeypatch.setattr(platform, "python_version", lambda: "3.1.4")
     with pytest.raises(SpecError, match=r"cannot be continued: .* continue it with Python 3\.\d\d"):
         study_of(space)
     assert not store.commands.pending([store.experiments.get(name).id])
