@@ -344,6 +344,9 @@ def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client
     trials, state = list(bench.core.trials), bench.core.state
     batch = Batch(log=bench.log, trials=trials, state=state, summary=bench.core.summary())
     sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    states = sqlite_store.trials.draws(made.id)
+    assert [list(state["distributions"]) for state in states] == [["x", "y"]] * 12, "one for each trial"
+    assert sqlite_store.trials.draws(made.id, most=2) == states[-2:]
     found = {item.parameter: item.share for item in client.experiment(made.public_id).importance().items}
     assert list(found) == ["x", "y"]
     assert sum(found.values()) == pytest.approx(1)
