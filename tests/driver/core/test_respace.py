@@ -15,7 +15,6 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Effects
 from tuner.driver.core.actions import Ask, suggested
-from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
 from tuner.space import Space
 
 WIDE = {"x": tuner.uniform(0, 1), "y": tuner.choice(["a", "b"])}

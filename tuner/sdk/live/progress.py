@@ -237,10 +237,6 @@ class Progress:
         started, samples = sum(record.counts.values()), record.spec.num_samples
         trials = counted(started, "trial")
         # For a grid, num_samples counts runs of the grid.
-<<<<<<< HEAD
-=======
-        trials = counted(started, "trial")
->>>>>>> look-core
         if samples is not None and started <= samples:
             trials = f"{started}/{counted(samples, 'trial')}"
         text = Text.assemble(
