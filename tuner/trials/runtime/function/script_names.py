@@ -46,6 +46,7 @@ def _functions(value: Any, depth: int) -> Iterator[FunctionType]:
         yield value
     if depth == 0:
         return
+    inner: list[Any]
     if isinstance(value, functools.partial):
         inner = [value.func]
     elif isinstance(value, MethodType):
