@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import multiprocessing.spawn
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -66,3 +70,19 @@ def test_the_next_trainable_replaces_the_names_of_the_one_before(script: dict[st
     script_names.add(cloudpickle.loads(cloudpickle.dumps(script["Class"])))
     assert {"square"} <= main.keys()
     assert not {"Net", "train"} & main.keys()
+
+
+def test_a_spawned_process_has_what_the_script_defines(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    usual = multiprocessing.spawn.get_preparation_data
+    train = cloudpickle.loads(cloudpickle.dumps(script["train"]))
+    script_names.add(train)
+    square = train.__globals__["square"]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map_async(square, [2, 3]).get(timeout=60) == [4, 9]
+    assert list(tmp_path.glob("tuner-main-*.py"))
+    script_names.remove()
+    assert not list(tmp_path.glob("tuner-main-*.py"))
+    assert multiprocessing.spawn.get_preparation_data is usual

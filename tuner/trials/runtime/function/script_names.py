@@ -8,15 +8,25 @@ value, so its own `__main__` lacks them. pickle refers to them by name: without 
 from __future__ import annotations
 
 import functools
+import multiprocessing.spawn
+import os
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
+import cloudpickle
+
 _DEPTH = 4
 """The number of wrappers, such as partials and objects with the function as an attribute, that are looked through."""
+_OF_CHILD = """import pickle
+globals().update(pickle.loads({blob!r}))
+"""
+"""The file that a spawned process of a rank runs in place of the script."""
 
 _added: dict[str, Any] = {}
+_undo: list[Callable[[], Any]] = []
 
 
 def add(trainable: Any) -> None:
@@ -29,6 +39,8 @@ def add(trainable: Any) -> None:
         for name, value in (*function.__globals__.items(), (function.__name__, function)):
             if isinstance(value, type | FunctionType) and value.__module__ == "__main__" and name not in own:
                 own[name] = _added[name] = value
+    if _added:
+        _tell_spawned_processes()
 
 
 def remove() -> None:
@@ -38,6 +50,29 @@ def remove() -> None:
         name, value = _added.popitem()
         if own.get(name) is value:
             del own[name]
+    while _undo:
+        _undo.pop()()
+
+
+def _tell_spawned_processes() -> None:
+    """Give the names to processes that multiprocessing starts without a fork, too. They would run the rank's own main file."""
+    usual = multiprocessing.spawn.get_preparation_data
+
+    @functools.cache
+    def file() -> str:
+        handle, path = tempfile.mkstemp(prefix="tuner-main-", suffix=".py")
+        _undo.append(functools.partial(os.remove, path))
+        with os.fdopen(handle, "w", encoding="utf-8") as script:
+            script.write(_OF_CHILD.format(blob=cloudpickle.dumps(_added)))
+        return path
+
+    def with_names(name: str) -> dict[str, Any]:
+        data = usual(name)
+        data.pop("init_main_from_name", None)
+        return {**data, "init_main_from_path": file()}
+
+    multiprocessing.spawn.get_preparation_data = with_names
+    _undo.append(functools.partial(setattr, multiprocessing.spawn, "get_preparation_data", usual))
 
 
 def _functions(value: Any, depth: int) -> Iterator[FunctionType]:
