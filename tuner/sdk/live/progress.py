@@ -235,8 +235,8 @@ class Progress:
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started, samples = sum(record.counts.values()), record.spec.num_samples
-        # For a grid, num_samples counts runs of the grid.
         trials = counted(started, "trial")
+        # For a grid, num_samples counts runs of the grid.
         if samples is not None and started <= samples:
             trials = f"{started}/{counted(samples, 'trial')}"
         text = Text.assemble(

@@ -36,8 +36,9 @@ from tuner.space import Parameter, Space
 
 _SAME_TIME = datetime(2000, 1, 1)  # the time of every trial: no sampler reads times, and equal times make studies equal
 _UNIT = FloatDistribution(0.0, 1.0)
+
 DISTRIBUTIONS = "distributions"
-"""The key, in the state of a define-by-run searcher, of the distributions of the parameters that a trial has drawn, as JSON."""
+"""With define-by-run, the key in a trial's state of the distributions for which its code has asked, by name, as JSON."""
 
 
 @contextlib.contextmanager
@@ -67,19 +68,20 @@ def by_index(parameter: Parameter) -> bool:
     return parameter.kind == "choice" and not parameter.ordered
 
 
-def contains(distribution: BaseDistribution, value: Any) -> bool:
-    try:
-        return distribution._contains(distribution.to_internal_repr(value))
-    except (ValueError, TypeError):
-        return False
-
-
 def to_optuna(parameter: Parameter, value: Any) -> Any:
     return parameter.index(value) if by_index(parameter) else parameter.unit(value)
 
 
 def from_optuna(parameter: Parameter, value: Any) -> Any:
     return parameter.at(value) if by_index(parameter) else parameter.value(value)
+
+
+def contains(distribution: BaseDistribution, value: Any) -> bool:
+    """Return whether a distribution contains a value; False if the value is of another kind."""
+    try:
+        return distribution._contains(distribution.to_internal_repr(value))
+    except (ValueError, TypeError):
+        return False
 
 
 class Mirrored(FrozenTrial):
