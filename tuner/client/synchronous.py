@@ -411,6 +411,7 @@ class Client:
                 # The service sends at least a comment every 15 s.
                 timeout = httpx.Timeout(self._timeout_s, connect=10.0)
                 with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
+                    self._reached = attempts.reached = True
                     if answer.status_code >= 400:
                         answer.read()
                     else:

@@ -305,6 +305,11 @@ def test_a_merged_key_may_be_replaced(tmp_path: Path) -> None:
     assert _spec(tmp_path / "spec.yaml")["c"] == {"x": 2, "y": 3}
 
 
+def test_several_mappings_may_be_merged(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n  z: 3\n")
+    assert _spec(tmp_path / "spec.yaml")["c"] == {"x": 1, "y": 2, "z": 3}
+
+
 def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     monkeypatch.setenv("TUNER_ADDRESS", server)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))

@@ -85,9 +85,9 @@ def refuses_beside_a_driver(url: str, copy: Path) -> None:
     with Store.open(url) as store:
         made, *_ = begin(store)
         backup(url, copy)
-        epoch = store.drivers.claim(made.id, "driver", 60.0, time.time())
+        epoch = store.drivers.claim(made.id, "driver", 6000.0, time.time())
         later = store.experiments.create(a_spec("later"))
-    with pytest.raises(Conflict, match=rf"{made.public_id} is running.* stop all services .* wait (60|5\d) s"):
+    with pytest.raises(Conflict, match=rf"{made.public_id} is running.* stop all services .* wait (6000|5\d\d\d) s"):
         restore(url, copy, force=True)
     with Store.open(url) as store:
         assert store.experiments.get(later.public_id).name == "later"
@@ -102,6 +102,23 @@ def test_a_database_with_a_running_experiment_is_not_replaced(
 ) -> None:
     """Its driver went on, and ended with "the log ends at 61 and this batch begins at 190"."""
     refuses_beside_a_driver(sqlite_url, tmp_path / "copy")
+
+
+def test_a_damaged_database_is_replaced(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    made, *_ = begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    sqlite_store.close()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'experiment'").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(content)
+    restore(sqlite_url, tmp_path / "copy", force=True)
+    with Store.open(sqlite_url) as store:
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
 
 
 @pytest.mark.postgres

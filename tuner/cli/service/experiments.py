@@ -49,14 +49,14 @@ class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
     """Reads YAML 1.2 (its core schema), as the page does. PyYAML reads YAML 1.1.
 
     So `on`, `no`, `1:30`, `1_000` and `2026-01-31` are text, 1e-5 is a number, and 010 is 10. Merge keys (`<<`) also work.
-    A key that occurs twice in a mapping is an error.
+    A key that occurs twice in a mapping is an error, except for the merge key: no value is lost if there are several.
     """
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
                     raise yaml.MarkedYAMLError(
                         problem=f"the key {key.value!r} occurs twice", problem_mark=key.start_mark

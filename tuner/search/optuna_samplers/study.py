@@ -36,7 +36,6 @@ from tuner.space import Parameter, Space
 
 _SAME_TIME = datetime(2000, 1, 1)  # the time of every trial: no sampler reads times, and equal times make studies equal
 _UNIT = FloatDistribution(0.0, 1.0)
-
 DISTRIBUTIONS = "distributions"
 """With define-by-run, the key in a trial's state of the distributions for which its code has asked, by name, as JSON."""
 

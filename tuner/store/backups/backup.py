@@ -102,9 +102,20 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
                     raise Conflict(
                         f"the database {target} has experiments, which would be lost; pass --force to replace it"
                     )
-                if driven := write.execute(exchange.DRIVEN, (time.time(),)).fetchone():
-                    raise exchange.running(*driven)
+                _refuse_if_driven(write)
             _fill(write, read)
+
+
+def _refuse_if_driven(target: sqlite3.Connection) -> None:
+    """Raise Conflict if an experiment of the database is running. None is if its table is too damaged to be read."""
+    try:
+        driven = target.execute(exchange.DRIVEN, (time.time(),)).fetchone()
+    except sqlite3.DatabaseError as error:
+        if not _is_damaged(error):
+            raise
+        return
+    if driven is not None:
+        raise exchange.running(*driven)
 
 
 def _fill(target: sqlite3.Connection, source: sqlite3.Connection) -> None:
@@ -148,5 +159,9 @@ def _errors(what: str, remedy: str = "") -> Iterator[None]:
         yield
     except (sqlite3.Error, DBAPIError) as error:
         found = error.orig if isinstance(error, DBAPIError) else error
-        damaged = type(found) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses
-        raise StoreError(f"{what}: {found}{remedy if damaged else ''}") from error
+        raise StoreError(f"{what}: {found}{remedy if _is_damaged(found) else ''}") from error
+
+
+def _is_damaged(error: BaseException | None) -> bool:
+    """Return whether this error of SQLite says that the file is damaged or no database."""
+    return type(error) is sqlite3.DatabaseError  # others, such as OperationalError, are subclasses

@@ -356,25 +356,27 @@ export function readAllRows({ id, objectives }: Experiment, { sort, where }: Row
   return pagesOf((token) => api.trials(id, { ...query, ...from(token) }) as Promise<Rows>);
 }
 
-/** A trial by its number: one of those that are known, or else read from the service. Null if there is no such trial. */
+/**
+ * A trial by its number: one of those that are known, or else read from the service. Undefined while it is not known yet, null if
+ * there is no such trial.
+ */
 export function useTrialNumbered(live: LiveExperiment, number: number | null): Trial | null | undefined {
   const known = live.trials.data?.items.find((trial) => trial.number === number);
   const id = live.experiment.data?.id ?? "";
   const absent = number !== null && live.trials.data !== undefined && !known;
-  const wanted = absent && !live.trials.data.complete && Number.isSafeInteger(number);
+  // The numbers of trials have no gaps.
+  const exists = Number.isInteger(number) && number! >= 0 && number! < (live.experiment.data?.trials ?? 0);
   const query = useQuery({
     queryKey: [...keys.rows(id), "numbered", number],
     queryFn: async ({ signal }): Promise<RowPages> => {
       const page = await api.trials(id, { sort: "number", where: [`number=${number}`], page_size: 1 }, signal);
       return { pages: [page], pageParams: [""] };
     },
-    enabled: wanted,
+    enabled: absent && exists && live.trials.data?.complete === false,
     structuralSharing: false,
   });
   if (known || !absent) return known;
-  if (!wanted) return null;
-  const page = query.data?.pages[0];
-  return page && (page.items[0] ?? null);
+  return exists ? query.data?.pages[0]?.items[0] : null;
 }
 
 function decided({ items, older }: Decisions, changes: Changes): Decisions {

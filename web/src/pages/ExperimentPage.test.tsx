@@ -51,6 +51,21 @@ it("opens an experiment by a name that begins like an id", async () => {
   expect(router.state.location.search).toBe("?tab=events");
 });
 
+it("opens a trial that starts after the page has said that there is none", async () => {
+  const { experiment, client } = openFront(3, 3000, 0, "?tab=events&trial=3000");
+  vi.mocked(api.trials).mockResolvedValue({ items: [], total: 0, next_page_token: null, fronts: [] });
+  const notice = await screen.findByText("There is no trial 3000");
+  const started = { id: "trl_3000", number: 3000, state: "running", params: {}, last: {}, iteration: 0 };
+  vi.mocked(api.trials).mockResolvedValue({ items: [started], total: 1, next_page_token: null, fronts: [] } as never);
+  client.setQueryData(["experiment", "exp_1"], { ...experiment, trials: 3001 });
+  await vi.waitFor(() => expect(notice.isConnected).toBe(false));
+  expect(api.trials).toHaveBeenCalledWith(
+    "exp_1",
+    expect.objectContaining({ where: ["number=3000"] }),
+    expect.anything(),
+  );
+});
+
 it("lists the experiments if several have the name", async () => {
   const router = open("/experiments/my%20digits", [
     { id: "exp_2", name: "my digits" },
@@ -160,9 +175,10 @@ it.each([
   [3, "99999", "The trials of this experiment are 0 to 2."],
   [3000, "99999", "The trials of this experiment are 0 to 2999."],
   [3000, "one", "The trials of this experiment are 0 to 2999."],
+  [3000, "-1", "The trials of this experiment are 0 to 2999."],
 ])("says so if the experiment, with %i trials, has no trial %s", async (total, number, words) => {
   const { router } = openFront(3, total, 0, `?tab=events&trial=${number}`);
-  vi.mocked(api.trials).mockResolvedValue({ items: [], total: 0, next_page_token: null, fronts: [] });
+  vi.mocked(api.trials).mockRejectedValue(new ApiError(400, "The service need not be asked."));
   const notice = await screen.findByText(`There is no trial ${number}`);
   expect(screen.getByText(words)).toBeTruthy();
   act(() => screen.getByLabelText("Close").click());
