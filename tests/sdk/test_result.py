@@ -109,7 +109,7 @@ def test_a_trial_that_an_earlier_version_has_pickled_can_be_read(sqlite_store: S
 
 
 def test_a_result_that_an_earlier_version_has_pickled_can_be_plotted(sqlite_store: Store, tmp_path: Path) -> None:
-    """That version did not store which parameters the training code had asked for."""
+    """An earlier version did not store which parameters the training code had asked for."""
     result = won_by(sqlite_store, elsewhere(tmp_path))
     del result._draws
     with pytest.raises(SpecError, match="parameter importance needs parameters"):

@@ -1,4 +1,4 @@
-"""What a script defines can be pickled by name in a rank, as in the script itself."""
+"""Names that a script defines can be pickled in a rank, as in the script itself."""
 
 from __future__ import annotations
 
