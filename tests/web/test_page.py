@@ -585,3 +585,12 @@ def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, f
     metric = page.get_by_role("combobox", name="Metric")
     metric.focus()
     assert metric.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"
+    page.get_by_role("tab", name="Parameters").click()
+    track = page.locator(".mantine-Switch-track").first
+    thumb = track.locator(".mantine-Switch-thumb")
+    off = track.evaluate(colour)
+    assert thumb.evaluate(colour) != off
+    track.click()
+    wait_until(
+        page, lambda: track.evaluate(colour) not in (off, thumb.evaluate(colour)), "the color of a switch that is on"
+    )

@@ -286,10 +286,14 @@ export function valueless(trials: readonly Trial[], dimensions: readonly Dimensi
   return trials.filter((trial) => gone(trial) && objectives.every((one) => valueOf(trial, one) === ABSENT));
 }
 
-/** Put the axes that `ids` names into its order. The others follow, in their previous order. */
+/**
+ * Put the axes that `ids` names into its order. The others follow, in their previous order, but stay before the objectives with
+ * which `ids` ends.
+ */
 export function inOrder(dimensions: readonly Dimension[], ids: readonly string[]): readonly Dimension[] {
   const named = ids.flatMap((id) => dimensions.find((one) => one.id === id) ?? []);
-  return [...named, ...dimensions.filter((one) => !named.includes(one))];
+  const end = named.findLastIndex((one) => !one.objective) + 1;
+  return [...named.slice(0, end), ...dimensions.filter((one) => !named.includes(one)), ...named.slice(end)];
 }
 
 function dimensionOf(

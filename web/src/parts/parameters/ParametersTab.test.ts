@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import type { Dimension } from "../../charts/dimensions";
+import { inOrder, type Dimension } from "../../charts/dimensions";
 import { firstAxes } from "./ParametersTab";
 
 it("draws the axes of the first parameters, of objectives and of selections", () => {
@@ -8,4 +8,12 @@ it("draws the axes of the first parameters, of objectives and of selections", ()
   const ids = firstAxes(all, { p200: { from: 0, to: 1 } }).map(({ id }) => id);
   expect(ids).toEqual([...parameters.slice(0, 50).map(({ id }) => id), "p200", "objective:loss"]);
   expect(firstAxes(all.slice(260), {})).toEqual(all.slice(260));
+});
+
+it("keeps the objective last if only some of the axes were drawn when one was moved", () => {
+  const all = ["a", "b", "c", "loss"].map((id) => ({ id, objective: id === "loss" }) as Dimension);
+  const ids = (named: string[]) => inOrder(all, named).map(({ id }) => id);
+  expect(ids(["b", "a", "loss"])).toEqual(["b", "a", "c", "loss"]);
+  expect(ids(["loss", "b"])).toEqual(["loss", "b", "a", "c"]);
+  expect(ids(["c"])).toEqual(["c", "a", "b", "loss"]);
 });

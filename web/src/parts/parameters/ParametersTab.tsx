@@ -241,7 +241,7 @@ export default function ParametersTab({
               <p className={classes.noShares}>
                 {everyAxis
                   ? `All ${parameters} parameters are shown.`
-                  : `The first ${MOST_AXES} of ${parameters} parameters.`}{" "}
+                  : `The first ${MOST_AXES} of ${parameters} parameters are shown.`}{" "}
                 <button type="button" className={classes.link} onClick={() => setEveryAxis(!everyAxis)}>
                   {everyAxis ? `Show the first ${MOST_AXES}` : "Show all"}
                 </button>
