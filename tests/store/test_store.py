@@ -24,6 +24,7 @@ from tuner.domain.events import (
     CheckpointInfo,
     CheckpointSaved,
     Commanded,
+    Drawn,
     DriverStarted,
     Failure,
     Reported,
@@ -327,6 +328,23 @@ class TestViews:
         assert [t.number for t in store.trials.page(made.id, state="stopped").items] == [3]
         assert store.trials.ended(made.id) == [3]
         assert store.trials.page(made.id).items[3].ended_at == T0 + 3
+
+    def test_the_draws_of_a_trial_are_those_of_its_last_event(self, store: Store) -> None:
+        made, epoch, _ = begin(store, 2)
+        order = [
+            (0, {"a": 1}),
+            (1, {"a": 2}),
+            (0, {"a": 1, "b": 3}),
+            (1, {"a": 2, "b": 4}),
+            (0, {"a": 1, "b": 3, "c": 5}),
+        ]
+        log: list[Entry] = [
+            (seq, Drawn(time=T0 + 2, trial=trial, segment=1, name="x", value=0, state=state))
+            for seq, (trial, state) in enumerate(order, 6)
+        ]
+        store.drivers.commit(made.id, epoch, Batch(log=log), T0 + 2)
+        assert store.trials.draws(made.id) == [{"a": 2, "b": 4}, {"a": 1, "b": 3, "c": 5}]
+        assert store.trials.draws(made.id, most=1) == [{"a": 1, "b": 3, "c": 5}]
 
     def test_experiment_follows_its_batches(self, store: Store) -> None:
         made, epoch, _ = begin(store)
