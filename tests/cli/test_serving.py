@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -53,3 +54,29 @@ def test_options_of_serve_model_that_cannot_be_used_are_explained(tmp_path: Path
     assert isinstance(missing.exception, SpecError)
     assert str(missing.exception) == f"token_file: cannot read {tmp_path / 'missing'}: No such file or directory"
     assert CliRunner().invoke(app, [*command, "--port", "70000"]).exit_code == 2
+
+
+def test_the_options_of_serve_model_reach_ray_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, Any]] = []
+    monkeypatch.setattr(serving, "serve_on_ray", lambda *_, **options: called.append(options))
+    (tmp_path / "token").write_text("secret\n")
+    options = [
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "8100",
+        "--token-file",
+        str(tmp_path / "token"),
+        "--replicas",
+        "2",
+        "--num-gpus",
+        "1",
+    ]
+    done = CliRunner().invoke(app, ["serve-model", "lines", "module:Lines", *options])
+    assert done.exit_code == 0, done.output
+    assert called == [
+        {
+            "host": "0.0.0.0", "port": 8100, "token": "secret", "ray_address": None, "num_replicas": 2, "num_cpus": 1.0,
+            "num_gpus": 1.0,
+        }
+    ]  # fmt: skip

@@ -187,6 +187,16 @@ def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(se
         assert transport.requests == 2
 
 
+def test_a_deletion_whose_answer_was_lost_is_not_repeated(server: str, sqlite_store: Store) -> None:
+    """Repeated, it would say that there is no such experiment."""
+    Search(sqlite_store, digits("halved", 6), start=T0).advance()
+    [made] = sqlite_store.experiments.page().items
+    transport = Lossy(1)
+    with Client(server, transport=transport) as client, pytest.raises(ServiceUnreachable, match="reset by peer"):
+        client.experiment(made.public_id).delete()
+    assert transport.requests == 1
+
+
 class Busy(httpx.HTTPTransport):
     """Answers 503 or 502 first, as a service or a proxy in front of it does."""
 
@@ -334,6 +344,9 @@ def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client
     trials, state = list(bench.core.trials), bench.core.state
     batch = Batch(log=bench.log, trials=trials, state=state, summary=bench.core.summary())
     sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    states = sqlite_store.trials.draws(made.id)
+    assert [list(state["distributions"]) for state in states] == [["x", "y"]] * 12, "one for each trial"
+    assert sqlite_store.trials.draws(made.id, most=2) == states[-2:]
     found = {item.parameter: item.share for item in client.experiment(made.public_id).importance().items}
     assert list(found) == ["x", "y"]
     assert sum(found.values()) == pytest.approx(1)
@@ -517,6 +530,7 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
     asked: list[httpx.Request] = []
 
     def quiet() -> Iterator[bytes]:
+        yield b'id: 7\nevent: reported\ndata: {"seq": 7}\n\n'
         hours[0] = 3
         yield b": still here\n\n"
         raise httpx.ReadError("the service restarts", request=asked[0])
@@ -530,8 +544,9 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
         return httpx.Response(200, stream=Pieces(quiet)) if len(asked) == 1 else httpx.Response(200, content=end)
 
     with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
-        [last] = client.experiment("exp_0123456789abcdef0123").events()
-    assert last == {"state": "completed"}
+        entries = list(client.experiment("exp_0123456789abcdef0123").events())
+    assert entries == [{"seq": 7}, {"state": "completed"}]
+    assert [request.url.params["after"] for request in asked] == ["0", "7", "7"]
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:

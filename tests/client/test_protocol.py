@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 import ssl
 from datetime import date
 
+import httpx
 import pytest
 
 from tuner.agents.leases import Leases
-from tuner.client.protocol import address_of, headers_of, tls_of
+from tuner.client.protocol import Attempts, address_of, headers_of, tls_of
 from tuner.client.synchronous import Client
 from tuner.errors import SpecError
 
@@ -87,3 +89,10 @@ def test_certificates_are_read_for_https_only() -> None:
     context = tls_of("http://localhost:8000")
     assert not context.get_ca_certs()
     assert context.verify_mode is ssl.CERT_REQUIRED  # so that no certificate at all would be trusted
+
+
+def test_the_pauses_between_attempts_grow_up_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _, most: most)
+    attempts = Attempts(True, patience_s=3600.0)
+    waits = [attempts.wait_s(None, httpx.ReadError("cut")) for _ in range(8)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])

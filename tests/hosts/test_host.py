@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import os
+import platform
 import sqlite3
 import subprocess
 import sys
@@ -30,7 +31,6 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import LostLease
-from tuner.experiment.code import by_value
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
 from tuner.hosts.driven import Driven, HostGroups
@@ -731,7 +731,7 @@ async def test_functions_of_another_python_wait_for_it(host: Host, monkeypatch: 
     host.driving.begin(host.store.experiments.get(made[0].public_id))
     assert await ended(host, made[0]) is ExperimentState.CANCELLED
 
-    monkeypatch.setattr(by_value.platform, "python_version", lambda: "3.1.5")
+    monkeypatch.setattr(platform, "python_version", lambda: "3.1.5")
     host.driving.begin(host.store.experiments.get(made[1].public_id))
     assert await ended(host, made[1]) is ExperimentState.COMPLETED
     assert host.store.experiments.get(made[1].public_id).reason == "all 3 trials ended"

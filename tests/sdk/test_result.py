@@ -22,7 +22,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo, Failure
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import CheckpointError, TrialError
+from tuner.errors import CheckpointError, SpecError, TrialError
 from tuner.sdk.result import Result
 from tuner.sdk.trial_result import TrialResult
 from tuner.store import Store
@@ -106,6 +106,14 @@ def test_a_trial_that_an_earlier_version_has_pickled_can_be_read(sqlite_store: S
     read.__setstate__([getattr(trial, name) for name in names if name != "waiting"])
     assert (read.repeat_of, read.history, read.waiting) == (trial.repeat_of, trial.history, None)
     assert read == dataclasses.replace(trial, waiting=None)
+
+
+def test_a_result_that_an_earlier_version_has_pickled_can_be_plotted(sqlite_store: Store, tmp_path: Path) -> None:
+    """An earlier version did not store which parameters the training code had asked for."""
+    result = won_by(sqlite_store, elsewhere(tmp_path))
+    del result._draws
+    with pytest.raises(SpecError, match="parameter importance needs parameters"):
+        pickle.loads(pickle.dumps(result)).plot("importance")
 
 
 def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import platform
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def loss(config: dict[str, Any], epoch: int) -> float:
     return float(config["x"] + 8 / config["width"] / epoch)
 
 
-def study_of(**options: Any) -> Study:
+def study_of(space: Mapping[str, Any] = SPACE, **options: Any) -> Study:
     given: dict[str, Any] = {
         "metric": "loss",
         "mode": "min",
@@ -59,7 +60,7 @@ def study_of(**options: Any) -> Study:
         "name": "by-hand",
         **options,
     }
-    return tuner.create_study(SPACE, **given)
+    return tuner.create_study(space, **given)
 
 
 def train(study: Study, most: int = 10**6) -> int:
@@ -259,6 +260,21 @@ def test_another_definition_under_the_same_name_is_refused() -> None:
             study_of(**options)
     with pytest.raises(Conflict, match="load_if_exists=True continues it"):
         study_of(load_if_exists=False)
+
+
+def test_a_study_whose_functions_another_python_has_pickled_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To call them would fail with "unknown opcode", or crash."""
+    space = {"x": tuner.uniform(0, 1), "twice": tuner.sample_from(lambda config: 2 * config["x"])}
+    with study_of(space) as study:
+        name = study.id
+    study_of(name="without functions").close()
+    monkeypatch.setattr(platform, "python_version", lambda: "3.1.4")
+    with pytest.raises(SpecError, match=r"cannot be continued: .* continue it with Python 3\.\d\d"):
+        study_of(space)
+    assert not store.commands.pending([store.experiments.get(name).id])
+    study_of(name="without functions").close()
 
 
 def test_a_study_that_has_ended_still_has_its_result() -> None:

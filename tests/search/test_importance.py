@@ -49,12 +49,13 @@ def test_too_few_or_equal_results() -> None:
 
 def test_parameters_that_the_code_asks_for_while_it_runs_have_shares() -> None:
     """They had none, so a search with an Optuna objective showed no importance."""
-    draws = []
+    states: list[dict[str, object]] = [{}]
     for high in (6, 8):
         found = {"n": IntDistribution(1, high), "kind": CategoricalDistribution(("a", "b")), "x": X}
-        state = {"distributions": {name: distribution_to_json(one) for name, one in found.items()}, "relative": {}}
-        draws += [(name, state) for name in found] + [("y", {})]
-    drawn = drawn_of(draws)
+        states.append(
+            {"distributions": {name: distribution_to_json(one) for name, one in found.items()}, "relative": {}}
+        )
+    drawn = drawn_of(states)
     assert drawn == {"n": IntDistribution(1, 8), "kind": CategoricalDistribution(("a", "b")), "x": X}
     rng = random.Random(1)
     records = []

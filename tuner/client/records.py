@@ -32,7 +32,7 @@ class Log:
         self.histories: dict[int, list[dict[str, float]]] = {}
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
         self.decisions: list[DecisionResult] = []
-        self.draws: list[tuple[str, Mapping[str, Any]]] = []
+        self.draws: dict[int, Mapping[str, Any]] = {}
 
     def add(self, event: Event) -> None:
         """Add an event from the stream of the experiment's log."""
@@ -53,7 +53,7 @@ class Log:
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
         if event.name == "drawn":
-            self.draws.append((data["name"], data["state"]))
+            self.draws[data["trial_number"]] = data["state"]
         # If the experiment's points were deleted, most reports have no metrics.
         if event.name == "reported" and data["metrics"]:
             row = history_row(
@@ -94,7 +94,7 @@ def found_of(
         decisions=log.decisions,
         best_place=place,
         best_checkpoint=checkpoint,
-        draws=log.draws,
+        draws=list(log.draws.values()),
     )
 
 

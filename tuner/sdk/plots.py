@@ -41,7 +41,7 @@ class Search:
     objectives: Sequence[Objective]
     space: Space
     keeps: Callable[[Mapping[str, float]], bool]  # returns True if these metrics satisfy the constraints
-    draws: Sequence[tuple[str, Mapping[str, Any]]] = ()  # see `Trials.draws`
+    draws: Sequence[Mapping[str, Any]] = ()  # see `Trials.draws`
 
     @property
     def metric(self) -> str:

@@ -93,7 +93,7 @@ class Found:
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
-    draws: Sequence[tuple[str, Mapping[str, Any]]] = ()  # see `Trials.draws`
+    draws: Sequence[Mapping[str, Any]] = ()  # see `Trials.draws`
     more: More | None = None  # runs more trials of the experiment
 
 
@@ -121,6 +121,9 @@ class Result:
         num_errors: the number of failed trials.
         error: why the search failed or has no best trial. None otherwise, even if individual trials failed; see `errors`.
     """
+
+    #: for the pickles of earlier versions, which do not have it
+    _draws: Sequence[Mapping[str, Any]] = ()
 
     def __init__(self, found: Found) -> None:
         record, space = found.record, found.revisions

@@ -16,6 +16,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_names, plain_points
 from tuner.errors import Conflict, ErrorCollector, SpecError
+from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.result import Result
@@ -97,7 +98,7 @@ def create_study(
         load_if_exists: True to continue the existing study of this name. False: raise Conflict if there is one.
 
     Raises:
-        SpecError: an argument is wrong.
+        SpecError: an argument is wrong, or another version of Python has pickled functions of the existing study.
         Conflict: another process drives a study of this name, or the existing study has a different space, objective or
             scheduler.
     """
@@ -196,6 +197,8 @@ class Study:
         self._seed = record.spec.seed
         self._driver: AskedDriver | None = None
         if not record.state.ended or _is_to_continue(store, record):
+            if (why := needs_other_python(record.spec, code)) is not None:
+                raise SpecError(f"{self.id} cannot be continued: {why}")
             if record.state == "paused":
                 store.commands.add(record.id, "resume", reason="the script continues the study")
             # The log contains the changes that users have made since the study was created.

@@ -15,8 +15,7 @@ from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
 from tuner.domain.states import TrialState
-from tuner.search.optuna_samplers.define_by_run import DISTRIBUTIONS, contains
-from tuner.search.optuna_samplers.study import direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, contains, direction, distribution, quiet, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10
@@ -100,17 +99,17 @@ def merged(outcomes: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
-def drawn_of(draws: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, BaseDistribution]:
+def drawn_of(states: Iterable[Mapping[str, Any]]) -> dict[str, BaseDistribution]:
     """Return the distribution of each parameter for which the training code has asked while it ran.
 
     If its bounds differed from trial to trial, the distribution has the lowest and the highest one.
 
     Args:
-        draws: the name of the parameter and the searcher's state of each `Drawn` event.
+        states: the searcher's state in the last `Drawn` event of each trial.
     """
     texts: dict[str, dict[str, None]] = {}
-    for name, state in draws:
-        if (text := state.get(DISTRIBUTIONS, {}).get(name)) is not None:
+    for state in states:
+        for name, text in state.get(DISTRIBUTIONS, {}).items():
             texts.setdefault(name, {})[text] = None
     return {name: _union([json_to_distribution(text) for text in each]) for name, each in texts.items()}
 

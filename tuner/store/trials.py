@@ -245,13 +245,19 @@ class Trials:
                         found.append(TrialOutcome(of, repeat_of, TrialState(state), params, revision, float(value)))
         return found
 
-    def draws(self, experiment_id: int, most: int = 20_000) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the name and the searcher's state of the newest `Drawn` events (define-by-run), in their order."""
-        query = select(event.c.payload).where(event.c.experiment_id == experiment_id, event.c.kind == Drawn.KIND)
-        query = query.where(text(NO_REPORT))  # so that SQLite uses the index
+    def draws(self, experiment_id: int, most: int = 20_000) -> list[Mapping[str, Any]]:
+        """Return the searcher's state in the last `Drawn` event of each trial (define-by-run), oldest first.
+
+        It has the distributions of all parameters that the trial has drawn. If there are more than `most` trials, return those
+        of the newest events.
+        """
+        seq = func.max(event.c.event_seq)
+        last = select(seq).where(event.c.experiment_id == experiment_id, event.c.kind == Drawn.KIND)
+        last = last.where(text(NO_REPORT))  # so that SQLite uses the index
+        last = last.group_by(event.c.trial_number).order_by(seq.desc()).limit(most)
+        query = select(event.c.payload).where(event.c.experiment_id == experiment_id, event.c.event_seq.in_(last))
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(event.c.event_seq.desc()).limit(most)).scalars()
-            return [(row["name"], row["state"]) for row in rows][::-1]
+            return [row["state"] for row in connection.execute(query.order_by(event.c.event_seq)).scalars()]
 
     # -- segments and checkpoints --------------------------------------------------------------------------------------
 

@@ -395,7 +395,7 @@ def test_a_verb_on_several_experiments_reports_each_outcome(
     out, err = capsys.readouterr()
     assert out == "".join(f"asked to cancel {one}, which is pending\n" for one in (f"a ({a})", c))
     assert err.splitlines()[0].startswith("error: none: no experiment 'none'")
-    assert err.splitlines()[-1] == "1 of 3 were refused"
+    assert err.splitlines()[-1] == "1 of 3 was refused"
     assert asked(sqlite_store, a, b, c) == [[("pause", None), ("cancel", None)], [("pause", None)], [("cancel", None)]]
 
 

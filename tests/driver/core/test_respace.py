@@ -312,17 +312,13 @@ def test_a_change_that_only_drops_an_assumed_value_gives_freeze_thaw_a_new_model
     bench = Bench(space={"x": tuner.uniform(0, 1)}, num_samples=40, max_t=9, scheduler={"type": "freeze_thaw"})
     bench.started(0)
     bench.reported(0, loss=0.5)
+    scheduler: Any = bench.core.scheduler
     space = {"x": tuner.uniform(0, 1), "w": tuner.randint(1, 9)}
     inside = []
     for assumed in ({"w": 4}, {}):
         respaced(bench, space, **assumed)
-        observed = bench.core.scheduler._observed
-        inside.append(
-            (
-                observed.lies_inside(bench.core.trials[0]),
-                len(observed.inside(bench.core.scheduler.state, bench.core.trials)),
-            )
-        )
+        observed, trials = scheduler._observed, bench.core.trials
+        inside.append((observed.lies_inside(trials[0]), len(observed.inside(scheduler.state, trials))))
     assert inside == [(True, 1), (False, 0)]
 
 

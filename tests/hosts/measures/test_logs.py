@@ -219,6 +219,19 @@ async def test_a_host_that_ends_in_an_outage_leaves_no_task(search: Search, monk
     assert search.logs() == {0: ("sent\nwritten in an outage\n", True)}, "the next driver reads the file"
 
 
+async def test_a_host_that_ends_while_ranks_still_run_leaves_no_task(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAST_WORDS_S", 30.0)
+    before = asyncio.all_tasks()
+    gone = asyncio.get_running_loop().create_future()
+    search.end(0, gone=gone)
+    await search.keeper.close(timeout=0.01)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+    assert not gone.done(), "others wait for it, too"
+
+
 async def test_a_segment_that_begins_again_while_its_log_is_completed_keeps_its_log(search: Search) -> None:
     gone = asyncio.Event()
     search.end(0, gone=gone.wait())

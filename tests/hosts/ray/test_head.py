@@ -107,9 +107,9 @@ def test_the_head_is_found_by_a_process_with_another_temporary_directory(
         assert head.stop_head(home)
 
 
-@pytest.mark.parametrize("code", [0, 1], ids=["Ray has started", "Ray could not start"])
+@pytest.mark.parametrize("code", [0, 1, None], ids=["Ray has started", "Ray could not start", "Ray is taking too long"])
 def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service showed Ray's traceback and started Ray again, or `tuner serve --stop` said that there was nothing to stop."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
@@ -122,6 +122,8 @@ def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
             while not head.was_stopped(tmp_path):
                 assert time.monotonic() < end
             parts.append(psutil.Process(stack.enter_context(process("-c", WAITS, **{head.MARK: scratch}))))
+            if code is None:
+                raise head.too_slow(arguments)
             return subprocess.CompletedProcess(arguments, code, "--address='127.0.0.1:6379'", "a traceback")
 
         stopping: list[Future[bool]] = []

@@ -25,7 +25,7 @@ from tuner.sdk.callbacks import observers
 from tuner.sdk.callbacks.observers import Observers, Reader, StoredLog, named
 from tuner.sdk.result import Result
 from tuner.space import Space
-from tuner.store import Store
+from tuner.store import CodeRecord, Store
 from tuner.store.records import ExperimentRecord, StreamItem
 
 __all__ = ["app", "driver", "poked", "server"]
@@ -307,6 +307,21 @@ def test_a_callback_of_a_process_without_the_functions_gets_everything_else(sqli
     start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
     assert not list(reader.read(StreamItem(seq=1, event="decision", time=0.0, trial=0, data=start)))
     assert reader.trials[0].config == {"x": 0.5, "net": {"width": 16}, "epochs": 3, "twice": None}
+
+
+def test_a_callback_in_another_python_gets_everything_but_the_values_of_functions(sqlite_store: Store) -> None:
+    """To call the functions would fail with "unknown opcode", or crash."""
+
+    def fails(config: Any) -> float:
+        raise AssertionError("this function was called")
+
+    space = Space.from_python({**SPACE, "twice": tuner.sample_from(fails)})
+    spec = Spec(
+        name="s", space=space.to_json(), objectives=(Objective("loss", "min"),), entrypoint="module:train", code="old"
+    )
+    code = CodeRecord(hash="old", space_blob=space.blob(), python="3.1.4")
+    record = sqlite_store.experiments.create(spec, code=code)
+    assert StoredLog(sqlite_store, record.public_id).space_blob(record) is None
 
 
 def test_a_search_on_a_service_is_observed(

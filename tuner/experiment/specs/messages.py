@@ -22,7 +22,7 @@ _OF_SEVERAL_TYPES: Mapping[tuple[str, ...], str] = {
     ("limits", "repeats"): 'expected a number of repeats, 0 or more, or "auto"',
     ("checkpoint", "interval_s"): 'expected a number of seconds above 0, "auto" or null',
 }
-"""What is expected of fields that take several types. If a value has none of them, pydantic has an error for each type."""
+"""The messages for fields that take several types. If a value has none of them, pydantic has an error for each type."""
 
 
 def errors_in_words(errors: Iterable[Any], data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -183,8 +183,10 @@ class LogKeeper:
             segment.changed.clear()
             changed = asyncio.ensure_future(segment.changed.wait())
             waiting = {changed, leaving} if leaving is not None else {changed}
-            await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
+            try:
+                await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
             if leaving is not None and leaving.done():
                 return
 

@@ -111,34 +111,38 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
         _marker(home).write_text("", encoding="utf-8")  # `stop_head` deletes it
-        done = _ray_command(
-            home,
-            run,
-            "start",
-            "--head",
-            "--port=0",
-            "--disable-usage-stats",
-            "--include-dashboard=false",
-            f"--temp-dir={_scratch(home)}",
-        )
-        if was_stopped(home):
-            raise _stopped()
-        found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
-        if done.returncode or not found:
-            raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
         try:
-            with open(_marker(home), "r+", encoding="utf-8") as marker:  # does not create what `stop_head` has deleted
-                marker.write(found[1])
-        except FileNotFoundError:
-            raise _stopped() from None
-        if (head := find_head(home)) is None:
+            head = _start(home, run)
+        except (ClusterUnreachable, FileNotFoundError):
             if was_stopped(home):
-                raise _stopped()
-            raise ClusterUnreachable(f"Ray exited right after it had started; Ray's logs are in {_scratch(home)}")
+                raise HeadStopped("Ray was shut down by `tuner serve --stop` while it was starting") from None
+            raise
         log.debug("Ray's head is up at %s", head.address)
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
             log.debug("the previous Ray head had died; the remaining Ray processes have been stopped")
         return head
+
+
+def _start(home: Path, run: RunRay) -> Head:
+    """Start a head. Raise FileNotFoundError if `stop_head` has deleted the file for its address."""
+    done = _ray_command(
+        home,
+        run,
+        "start",
+        "--head",
+        "--port=0",
+        "--disable-usage-stats",
+        "--include-dashboard=false",
+        f"--temp-dir={_scratch(home)}",
+    )
+    found = re.search(r"--address='?([\w.:-]+:\d+)", done.stdout)
+    if done.returncode or not found:
+        raise ClusterUnreachable(f"`ray start --head` failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+    with open(_marker(home), "r+", encoding="utf-8") as marker:  # does not create the file
+        marker.write(found[1])
+    if (head := find_head(home)) is None:
+        raise ClusterUnreachable(f"Ray exited right after it had started; Ray's logs are in {_scratch(home)}")
+    return head
 
 
 def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
@@ -162,10 +166,6 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
 def was_stopped(home: Path) -> bool:
     """Return whether `stop_head` stopped the head of this home, so that the head must not be started again."""
     return not _marker(home).exists()
-
-
-def _stopped() -> HeadStopped:
-    return HeadStopped("Ray was shut down by `tuner serve --stop` while it was starting")
 
 
 def _kill(home: Path) -> list[psutil.Process]:

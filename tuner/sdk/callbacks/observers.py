@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from tuner.domain.keys import trial_id
 from tuner.domain.thinned import why_thinned
 from tuner.errors import SpecError
+from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.space import Space
 from tuner.store import Store
@@ -60,7 +61,7 @@ class LogSource(Protocol):
         """Return the experiment as it is now."""
 
     def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
-        """Return the pickled Python objects of the space. None if it has none, or if they are only where the trials run."""
+        """Return the pickled Python objects of the space. None if it has none, or if this process cannot use them."""
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         """Return the next entries after this event_seq, in order. The result is empty if no new entry was committed."""
@@ -77,7 +78,8 @@ class StoredLog:
         return self._store.experiments.get(self._experiment_id)
 
     def space_blob(self, experiment: ExperimentRecord) -> bytes | None:
-        return self._store.code.get(experiment.code_hash).space_blob if experiment.code_hash is not None else None
+        code = self._store.code.get(experiment.code_hash) if experiment.code_hash is not None else None
+        return runnable_space(code)
 
     def entries(self, after: int, limit: int) -> Sequence[Entry]:
         return self._store.log.events_after(self._id, after, limit)
@@ -160,6 +162,7 @@ class Reader:
         try:
             return Space.from_json(json, self._blob, opaque=self._blob is None)
         except SpecError:  # this process cannot import the code of the objects
+            self._blob = None
             return Space.from_json(json, opaque=True)
 
     def _decided(
@@ -188,8 +191,9 @@ class Reader:
         trial.config = dict(trial.params)
         with contextlib.suppress(SpecError):  # parameters are missing
             trial.config = own | space.config_without_functions(params)
-        with contextlib.suppress(SpecError):  # only the training processes have the functions of the space
-            trial.config = own | space.config(params, self._seed, trial.number)
+        if self._blob is not None:  # otherwise only the training processes have the functions of the space
+            with contextlib.suppress(SpecError):  # parameters are missing, or a function fails
+                trial.config = own | space.config(params, self._seed, trial.number)
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
         trial.checkpoint = dict(checkpoint)

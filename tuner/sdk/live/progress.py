@@ -235,9 +235,10 @@ class Progress:
     def _headline(self, record: ExperimentRecord) -> Text:
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started, samples = sum(record.counts.values()), record.spec.num_samples
+        trials = counted(started, "trial")
         # For a grid, num_samples counts runs of the grid.
-        whole = samples is not None and started <= samples
-        trials = f"{started}/{counted(samples, 'trial')}" if whole else counted(started, "trial")
+        if samples is not None and started <= samples:
+            trials = f"{started}/{counted(samples, 'trial')}"
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
             f"{record.public_id}  {record.state}, {trials}",

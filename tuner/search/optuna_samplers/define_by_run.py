@@ -28,7 +28,7 @@ from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
-from tuner.search.optuna_samplers.study import Mirror, quiet
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, Mirror, contains, quiet
 from tuner.space import Space
 from tuner.space.words import show
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 KINDS = ("random", "tpe", "gp", "optuna")
-DISTRIBUTIONS, RELATIVE, POINT = "distributions", "relative", "point"
+RELATIVE, POINT = "relative", "point"
 
 
 class DefineByRunSearch(Searcher):
@@ -254,13 +254,6 @@ def _record(record: Mapping[str, Any], pointer: str) -> tuple[dict[str, Any], di
         return dict(record["params"]), distributions, [float(v) for v in record["values"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f'expected {{"params", "distributions", "values"}}, got {show(record)}', pointer) from error
-
-
-def contains(distribution: BaseDistribution, value: Any) -> bool:
-    try:
-        return distribution._contains(distribution.to_internal_repr(value))
-    except (ValueError, TypeError):
-        return False
 
 
 def _inside(distribution: BaseDistribution, name: str, value: Any) -> Any:

@@ -36,6 +36,8 @@ from tuner.space import Parameter, Space
 
 _SAME_TIME = datetime(2000, 1, 1)  # the time of every trial: no sampler reads times, and equal times make studies equal
 _UNIT = FloatDistribution(0.0, 1.0)
+DISTRIBUTIONS = "distributions"
+"""With define-by-run, the key in a trial's state of the distributions for which its code has asked, by name, as JSON."""
 
 
 @contextlib.contextmanager
@@ -71,6 +73,14 @@ def to_optuna(parameter: Parameter, value: Any) -> Any:
 
 def from_optuna(parameter: Parameter, value: Any) -> Any:
     return parameter.at(value) if by_index(parameter) else parameter.value(value)
+
+
+def contains(distribution: BaseDistribution, value: Any) -> bool:
+    """Return whether a distribution contains a value; False if the value is of another kind."""
+    try:
+        return distribution._contains(distribution.to_internal_repr(value))
+    except (ValueError, TypeError):
+        return False
 
 
 class Mirrored(FrozenTrial):

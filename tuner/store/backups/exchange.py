@@ -95,8 +95,8 @@ def running(public_id: str, lease_until: float) -> Conflict:
     """Return the error for a restore to a database whose experiment `public_id` has a driver."""
     left = math.ceil(lease_until - time.time())
     return Conflict(
-        f"{public_id} is running, and its driver would go on writing to the database: stop all services (`tuner serve --stop`) "
-        f"and searches first; if its driver was killed just now, wait {max(left, 1)} s"
+        f"{public_id} is running, and its driver holds the old state in memory: stop all services (`tuner serve --stop`) and "
+        f"searches first; if its driver has just been killed, wait {max(left, 1)} s"
     )
 
 

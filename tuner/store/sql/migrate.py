@@ -115,8 +115,8 @@ def upgrade(engine: Engine) -> None:
             if before == head():
                 return  # another process has been faster
             tell(
-                f"migrating the database {_shown(engine)} from revision {before} to {head()}, which takes minutes if it is "
-                "large. If this process is ended, the database stays as it was"
+                f"migrating the database {_shown(engine)} from revision {before or 'none'} to {head()}, which takes minutes if "
+                "it is large. If this process is ended, the database stays as it was"
             )
             command.upgrade(config, "head")
             if lite:

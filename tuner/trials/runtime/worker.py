@@ -39,7 +39,7 @@ from tuner.trials.messages.report_socket import Address, LogClient, ReportClient
 from tuner.trials.messages.rpc import DriverLink
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.errors import describe
-from tuner.trials.runtime.function import directories
+from tuner.trials.runtime.function import directories, script_names
 from tuner.trials.runtime.function.code import add_to_path, load, resolve
 from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
@@ -393,6 +393,7 @@ class Rank:
         self._seed(launch, assignment)
         self._modules.note()
         imported, settings = len(sys.modules), self._baseline.read()
+        self._undo.append(script_names.remove)
         function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         if len(sys.modules) != imported:  # a warm process imports nothing again

@@ -83,6 +83,17 @@ it("says on the chart that the beginning is not shown, and shows it at a click",
   expect(screen.queryByRole("button", { name: /Show the beginning/ })).toBeNull();
 });
 
+it.each([
+  ["Show the beginning", null],
+  ["Show everything", { x: [1, 2], y: [0, 1] }],
+] as const)("keeps the focus in the chart after a click on %s", (name, zoom) => {
+  show(zoom && { x: [...zoom.x], y: [...zoom.y] });
+  const button = screen.getByRole("button", { name: new RegExp(name) });
+  button.focus();
+  fireEvent.click(button);
+  expect(document.activeElement).toBe(screen.getByRole("img", { name: /^Curves of/ }));
+});
+
 it("does not say so of a part that the user chose", () => {
   show({ x: [1, 2], y: [0, 1] });
   expect(screen.queryByRole("button", { name: /Show the beginning/ })).toBeNull();

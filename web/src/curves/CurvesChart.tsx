@@ -1,5 +1,5 @@
 import { useComputedColorScheme } from "@mantine/core";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
 import type { Curves, Experiment, Trial } from "../api/types";
 import { apart, counted, metric, plural, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
@@ -148,6 +148,10 @@ export function CurvesChart(props: CurvesChartProps) {
     if (next) onSelect(next.number);
   };
 
+  // These buttons are gone after a click.
+  const leave = (event: MouseEvent<HTMLButtonElement>) =>
+    event.currentTarget === document.activeElement && root.current?.focus({ preventScroll: true });
+
   return (
     <div className={classes.chart}>
       <div
@@ -170,7 +174,10 @@ export function CurvesChart(props: CurvesChartProps) {
           className={classes.late}
           // At the end of the chart that these curves do not reach.
           style={{ top: late.side === "above" ? height - 116 : 34 }}
-          onClick={() => onTrim(false)}
+          onClick={(event) => {
+            leave(event);
+            onTrim(false);
+          }}
         >
           {lateWords(late, curves)} <u>Show the beginning</u>
         </button>
@@ -224,7 +231,13 @@ export function CurvesChart(props: CurvesChartProps) {
         )}
         <span className={classes.hint}>
           {zoom ? (
-            <button type="button" onClick={() => onZoom(null)}>
+            <button
+              type="button"
+              onClick={(event) => {
+                leave(event);
+                onZoom(null);
+              }}
+            >
               Show everything
             </button>
           ) : outside > 0 ? (

@@ -15,12 +15,20 @@ from tuner.errors import EntrypointError, text_of
 from tuner.space import Space
 from tuner.trials.compat.forms import as_function
 from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.runtime.function import script_names
 from tuner.usercode.importing import importing
 
 
 def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
-    """Import the training function by name, or unpickle it. Raise EntrypointError if that fails in this process."""
-    return as_function(_by_name(code.entrypoint) if code.entrypoint is not None else _by_value(blob))
+    """Import the training function by name, or unpickle it. Raise EntrypointError if that fails in this process.
+
+    Call `script_names.remove` when the function is no longer used.
+    """
+    if code.entrypoint is not None:
+        return as_function(_by_name(code.entrypoint))
+    trainable = _by_value(blob)
+    script_names.add(trainable)
+    return as_function(trainable)
 
 
 def _by_name(entrypoint: str) -> Any:

@@ -131,6 +131,28 @@ it("shortens a long name and a long category, which can be read in full as toolt
   expect(screen.getAllByText("adam")[0]!.closest("td")!.hasAttribute("title")).toBe(false);
 });
 
+it("keeps the focus near a button that is gone after a click", () => {
+  let picked: readonly number[] = [0, 1];
+  let chips = [{ label: "lr 0.1", clear: () => (chips = []) as unknown as void }];
+  const now = () =>
+    table(null, null, {}, TRIALS, nothing, { picked, chips, onPick: (change) => void (picked = change(picked)) });
+  const { rerender } = render(now());
+  const click = (name: string) => {
+    const button = screen.getByRole("button", { name });
+    button.focus();
+    fireEvent.click(button);
+    rerender(now());
+    return document.activeElement;
+  };
+  const region = screen.getByRole("region", { name: "Trials" });
+  expect(click("Remove the filter lr 0.1")).toBe(screen.getByRole("button", { name: "all" }));
+  expect(click("Unpick trial 1")).toBe(screen.getByRole("button", { name: "Unpick trial 0" }));
+  expect(click("Unpick trial 0")).toBe(region);
+  picked = [0, 1];
+  rerender(now());
+  expect(click("Clear")).toBe(region);
+});
+
 it("hides and pins all columns that are chosen before the first change is drawn", async () => {
   let choice: ColumnChoice = { hidden: [], pinned: [] };
   render(

@@ -10,7 +10,17 @@ import {
   type VisibilityState,
 } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { Fragment, memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties } from "react";
+import {
+  Fragment,
+  memo,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useRef,
+  useState,
+  type CSSProperties,
+  type MouseEvent,
+} from "react";
 import { ROOT } from "../../api/root";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
@@ -84,6 +94,7 @@ interface TrialTableProps {
   onChoice: (change: (choice: ColumnChoice) => ColumnChoice) => void;
 }
 
+const UNPICK = "[aria-label^='Unpick']";
 const ROW = 31;
 /** The height of a row on a phone. There, it has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
@@ -224,6 +235,14 @@ export function TrialTable(props: TrialTableProps) {
     c: () => picked.length > 1 && onCompare(),
   });
 
+  /** Move the focus from a button that is gone after a click to another one of its kind beside it, or else to the table. */
+  const leave = ({ currentTarget: button }: MouseEvent<HTMLElement>, kind: string) => {
+    if (button !== document.activeElement) return;
+    const beside = [button.nextElementSibling, button.previousElementSibling];
+    const next = beside.find((one): one is HTMLElement => one instanceof HTMLElement && one.matches(kind));
+    (next ?? scroll.current)?.focus({ preventScroll: true });
+  };
+
   const counts = experiment.counts;
   const ranked = rankedOf(rank);
   const colours = useMemo(
@@ -296,7 +315,10 @@ export function TrialTable(props: TrialTableProps) {
               key={label}
               className={classes.chip}
               aria-label={`Remove the filter ${label}`}
-              onClick={clear}
+              onClick={(event) => {
+                leave(event, "button");
+                clear();
+              }}
             >
               {label} <b aria-hidden>×</b>
             </button>
@@ -323,14 +345,28 @@ export function TrialTable(props: TrialTableProps) {
         <div className={classes.picked} role="group" aria-label="Picked trials">
           <span>Picked:</span>
           {picked.map((number) => (
-            <button key={number} type="button" onClick={() => pick(number)} aria-label={`Unpick trial ${number}`}>
+            <button
+              key={number}
+              type="button"
+              onClick={(event) => {
+                leave(event, UNPICK);
+                pick(number);
+              }}
+              aria-label={`Unpick trial ${number}`}
+            >
               <i style={{ background: colours.get(number) }} aria-hidden /> {number} <b aria-hidden>×</b>
             </button>
           ))}
           <button type="button" data-main disabled={picked.length < 2} onClick={onCompare}>
             {picked.length < 2 ? "Pick another one to compare" : `Compare ${picked.length} trials`}
           </button>
-          <button type="button" onClick={() => onPick(() => [])}>
+          <button
+            type="button"
+            onClick={(event) => {
+              leave(event, UNPICK);
+              onPick(() => []);
+            }}
+          >
             Clear
           </button>
         </div>
@@ -393,7 +429,15 @@ export function TrialTable(props: TrialTableProps) {
             {!loading && experiment.trials > 0 && (
               <>
                 {" "}
-                <Anchor component="button" type="button" size="sm" onClick={onShowAll}>
+                <Anchor
+                  component="button"
+                  type="button"
+                  size="sm"
+                  onClick={(event) => {
+                    leave(event, UNPICK);
+                    onShowAll();
+                  }}
+                >
                   Show all trials
                 </Anchor>
               </>

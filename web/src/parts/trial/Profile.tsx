@@ -126,7 +126,7 @@ function Shown({ profile, name }: ShownProps) {
         {`Rank ${profile.rank}, segment ${profile.segment}, profiled for ${shortly(profile.duration_s)}`}
         {!profile.complete && ", until the segment ended"}.{" "}
         {cpu &&
-          `The process used ${shortly(cpu.cpu_s)} of CPU time; ${plural(cpu.samples, "sample")} cost ${shortly(cpu.sampler_cpu_s)}.`}
+          `The process used ${shortly(cpu.cpu_s)} of CPU time; the ${plural(cpu.samples, "sample")} cost ${shortly(cpu.sampler_cpu_s)}.`}
         {memory &&
           `Resident memory went from ${bytes(memory.rss_start_bytes)} to ${bytes(memory.rss_end_bytes)}, with at most ` +
             `${bytes(memory.rss_peak_bytes)}. Of the memory that ${memory.tracer === "memray" ? "was" : "Python"} allocated meanwhile, ${bytes(memory.traced_bytes)} remain.`}

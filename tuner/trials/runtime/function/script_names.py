@@ -1,0 +1,97 @@
+"""Let pickle find the functions and classes of the user's script in a rank.
+
+A function of a script belongs to the module `__main__`, and so do the functions and classes that it uses. A rank gets them by
+value, so its own `__main__` lacks them. pickle refers to them by name: without this module, `torch.save(model)`,
+`dist.broadcast_object_list` and `multiprocessing.Pool` would fail for whatever the script itself defines.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing.spawn
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import cloudpickle
+
+_DEPTH = 4
+"""The number of wrappers, such as partials and objects with the function as an attribute, that are looked through."""
+_OF_CHILD = """import pickle
+globals().update(pickle.loads({blob!r}))
+"""
+"""The file that a spawned process of a rank runs in place of the script."""
+
+_added: dict[str, Any] = {}
+_undo: list[Callable[[], Any]] = []
+
+
+def add(trainable: Any) -> None:
+    """Add what the trainable's script defines to `__main__`, as far as it was sent along. Names that exist there are kept."""
+    remove()
+    own = vars(sys.modules["__main__"])
+    for function in _functions(trainable, _DEPTH):
+        if function.__globals__.get("__name__") != "__main__" or function.__globals__ is own:
+            continue
+        for name, value in (*function.__globals__.items(), (function.__name__, function)):
+            if isinstance(value, type | FunctionType) and value.__module__ == "__main__" and name not in own:
+                own[name] = _added[name] = value
+    if _added:
+        _tell_spawned_processes()
+
+
+def remove() -> None:
+    """Remove what `add` has added. It would keep alive what the script's functions refer to."""
+    own = vars(sys.modules["__main__"])
+    while _added:
+        name, value = _added.popitem()
+        if own.get(name) is value:
+            del own[name]
+    while _undo:
+        _undo.pop()()
+
+
+def _tell_spawned_processes() -> None:
+    """Give the names to processes that multiprocessing starts without a fork, too. They would run the rank's own main file."""
+    usual = multiprocessing.spawn.get_preparation_data
+
+    @functools.cache
+    def file() -> str:
+        handle, path = tempfile.mkstemp(prefix="tuner-main-", suffix=".py")
+        _undo.append(functools.partial(os.remove, path))
+        with os.fdopen(handle, "w", encoding="utf-8") as script:
+            script.write(_OF_CHILD.format(blob=cloudpickle.dumps(_added)))
+        return path
+
+    def with_names(name: str) -> dict[str, Any]:
+        data = usual(name)
+        data.pop("init_main_from_name", None)
+        return {**data, "init_main_from_path": file()}
+
+    multiprocessing.spawn.get_preparation_data = with_names
+    _undo.append(functools.partial(setattr, multiprocessing.spawn, "get_preparation_data", usual))
+
+
+def _functions(value: Any, depth: int) -> Iterator[FunctionType]:
+    """Yield the functions of which a trainable consists."""
+    if isinstance(value, FunctionType):
+        yield value
+    if depth == 0:
+        return
+    inner: list[Any]
+    if isinstance(value, functools.partial):
+        inner = [value.func]
+    elif isinstance(value, MethodType):
+        inner = [value.__func__, value.__self__]
+    elif isinstance(value, type):
+        inner = [getattr(part, "__func__", part) for part in vars(value).values()]
+    elif isinstance(value, FunctionType):
+        inner = [value.__wrapped__] if hasattr(value, "__wrapped__") else []
+    else:
+        inner = [type(value), *getattr(value, "__dict__", {}).values()]
+    for part in inner:
+        if callable(part):
+            yield from _functions(part, depth - 1)
