@@ -216,6 +216,25 @@ def test_output_that_cannot_be_written_is_an_error_without_a_traceback(buffered:
     assert (done.returncode, done.stderr) == (1, written)
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_what_was_printed_before_a_file_could_not_be_written_is_not_lost(closed: bool) -> None:
+    code = f"""
+import errno, sys
+from tuner.cli import commands
+def app(**options):
+    print("all that came before")
+    raise OSError(errno.ENOSPC, "no space", "model.bin")
+if {closed}:
+    sys.stdout = None  # as Python does if the command was started with >&-
+commands.app = app
+commands.main()
+"""
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (1, "" if closed else "all that came before\n")
+    assert done.stderr.startswith("error: the output, or a file, cannot be written: ")
+
+
 def test_output_that_nobody_reads_ends_a_command_silently() -> None:
     ours, theirs = os.pipe()
     os.close(ours)

@@ -471,6 +471,8 @@ def test_the_search_ends_when_another_hour_promises_too_little() -> None:
     assert worth(0.01, 0.5)[0] > reports, "less is asked for"
     assert worth(0.02, 0.5, gpus=2.0)[0] < reports, "the same GPU hours are over sooner"
     assert "GPU hours" in (worth(0.02, 0.5, gpus=2.0)[1] or "")
+    assert (worth(0.02, 1.0)[1] or "").startswith("1 more hour of training would ")
+    assert (worth(0.02, 1.0, gpus=2.0)[1] or "").startswith("1 more GPU hour would ")
 
 
 def test_the_search_never_ends_before_half_of_the_hours() -> None:

@@ -191,8 +191,8 @@ NEW_S = 60.0
 class Progress:
     """The progress of an experiment. A caller that follows an experiment reads this several times a second.
 
-    Changes by users are in no log entry while no driver has carried them out, so `revision` and `archived_at` tell of them. Nor
-    is housekeeping, so `thinned_at` tells of it.
+    Changes by users are in no log entry while no driver has carried them out, so `revision` and `archived_at` tell of them.
+    Housekeeping is in no log entry, either, so `thinned_at` tells of it.
     """
 
     last_event_seq: int

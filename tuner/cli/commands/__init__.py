@@ -77,8 +77,7 @@ def main(early: Any = None) -> None:
     except OSError as error:
         if error.errno not in _UNWRITTEN:
             raise
-        with contextlib.suppress(OSError, ValueError):  # otherwise Python would try to write the rest when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_the_rest()
         if error.errno != errno.EPIPE:  # such as in `tuner ls | head -1`
             print(f"error: the output, or a file, cannot be written: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
@@ -94,6 +93,17 @@ def _run(early: Any) -> None:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
         raise
+
+
+def _write_the_rest() -> None:
+    """Write what is still buffered of the output. If that fails, drop it, since Python would try again when it ends."""
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _formatted(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.trial import Population, Trial
 from tuner.options import check_number
+from tuner.plurals import counted
 from tuner.schedulers.base import Fact, TrialReported
 from tuner.schedulers.shared.forecast import FACTORS, Gain, expected_gain, room
 from tuner.schedulers.shared.wording import reported, shown
@@ -63,7 +64,9 @@ class ExpectedImprovementStopper(Stopper):
         if gain is None or gain.mean >= self.least:
             return None
         objective = self.context.objective
-        hours = f"{shown(self.hours)} more {'GPU hours' if self.context.gpus else 'hours of training'}"
+        hours = counted(self.hours, "more GPU hour" if self.context.gpus else "more hour", ".6g")
+        if not self.context.gpus:
+            hours += " of training"
         more = f"{hours} would improve {objective.metric} by {gain.mean:.3g} on average"
         chance = f"the chance of a better one is {100 * gain.chance:.0f} %"
         best = f"the best value is {reported(objective, state.score[-1])}, and {chance}"

@@ -176,6 +176,10 @@ describe("the page of the cluster", () => {
     expect(joinWords(types)).toBe("Up to 1 more node with 1 GPU, and up to 2 with 64 CPUs each may join.");
   });
 
+  it("has the singular for one GPU", () => {
+    expect(summary({ ...CLUSTER, gpus: 1, gpus_in_use: 0 })).toMatch(/^0 of 1 GPU and 4 of 16 CPUs are in use /);
+  });
+
   it("says if nothing waits, and if there are no GPUs", () => {
     expect(summary({ ...CLUSTER, gpus: 0, nodes: [CLUSTER.nodes[0]!], groups: [], waiting: [] })).toBe(
       "4 of 16 CPUs are in use on 1 node (CPUs: 2 by running trials, 2 by something other than trials). No trial of this service is running or waiting.",

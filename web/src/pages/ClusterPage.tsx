@@ -3,7 +3,7 @@ import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ApiError } from "../api/client";
 import type { Cluster, Experiment } from "../api/types";
-import { ago, duration, elapsed, moment, number } from "../format";
+import { ago, duration, elapsed, moment, number, plural } from "../format";
 import { CLUSTER } from "../charts/copies";
 import { keys } from "../live/keys";
 import { Panel } from "../parts/common/Panel";
@@ -261,8 +261,8 @@ function Elsewhere({ experiments }: { experiments: readonly Experiment[] }) {
 /** "3 of 4 GPUs and 6 of 8 CPUs are in use on 2 nodes. 2 trials run, 1 starts, none waits." */
 export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, waiting }: Cluster): string {
   const use = [
-    ...(gpus > 0 ? [`${number(gpus_in_use)} of ${number(gpus)} GPUs`] : []),
-    `${number(cpus_in_use)} of ${number(cpus)} CPUs`,
+    ...(gpus > 0 ? [`${number(gpus_in_use)} of ${plural(number(gpus), "GPU")}`] : []),
+    `${number(cpus_in_use)} of ${plural(number(cpus), "CPU")}`,
   ].join(" and ");
   const starting = waiting.filter((one) => one.nodes.length > 0);
   const held = nodes.reduce((sum, node) => sum + node.cpus_in_use, 0);

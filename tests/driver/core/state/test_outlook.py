@@ -35,10 +35,10 @@ def said(done: Simulation) -> list[str]:
 
 def test_a_note_comes_each_time_the_hours_have_doubled() -> None:
     notes = said(search(120.0))  # 300 reports of two minutes: ten hours
-    assert [note.split(" hours")[0] for note in notes] == ["after 1", "after 2", "after 4", "after 8"]
+    began = [note.split(" of training")[0] for note in notes]
+    assert began == ["after 1 hour", "after 2 hours", "after 4 hours", "after 8 hours"]
     assert all(
-        "hours of training, summed over all trials: the same amount of training again is expected to improve "
-        "loss by" in n
+        " of training, summed over all trials: the same amount of training again is expected to improve loss by" in n
         for n in notes
     )
     assert said(search(10.0)) == [], "50 minutes"
@@ -65,12 +65,14 @@ def test_the_figures_are_those_of_the_forecast() -> None:
     assert not outlook.fresh
 
 
-def test_gpu_hours_are_named() -> None:
-    spec = Spec(name="x", space={}, objectives=(Objective("m", "max"),), scaling=Scaling(num_workers=4, use_gpu=True))
+@pytest.mark.parametrize(("workers", "said"), [(4, "4 GPU hours"), (1, "1 GPU hour")])
+def test_gpu_hours_are_named(workers: int, said: str) -> None:
+    scaling = Scaling(num_workers=workers, use_gpu=True)
+    spec = Spec(name="x", space={}, objectives=(Objective("m", "max"),), scaling=scaling)
     outlook = Outlook(spec)
     outlook.reported(900.0, 0.1)
     outlook.reported(2700.0, 0.4)
-    assert (outlook.in_words() or "").startswith("after 4 GPU hours: ")
+    assert (outlook.in_words() or "").startswith(f"after {said}: ")
 
 
 @pytest.mark.parametrize("objectives", [1, 2])

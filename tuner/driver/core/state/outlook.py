@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tuner.domain.experiment import Spec
+from tuner.plurals import counted
 from tuner.schedulers.shared.forecast import expected_gain, room
 
 HOUR_S = 3600.0
@@ -48,7 +49,9 @@ class Outlook:
         if gain is None:
             return None
         hours = self._total * (self._gpus or 1.0) / HOUR_S
-        trained = f"{hours:.3g} {'GPU hours' if self._gpus else 'hours of training, summed over all trials'}"
+        trained = counted(hours, "GPU hour" if self._gpus else "hour", ".3g")
+        if not self._gpus:
+            trained += " of training, summed over all trials"
         chance = f"the chance of any improvement is {100 * gain.chance:.0f} %"
         again = f"after {trained}: the same amount of training again"
         if gain.mean >= rest:  # the estimate is at least the largest possible gain, so it says nothing
