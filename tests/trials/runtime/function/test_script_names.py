@@ -8,6 +8,7 @@ import multiprocessing.spawn
 import pickle
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     script_names.remove()
 
 
+def add(trainable: Any) -> Any:
+    blob = cloudpickle.dumps(trainable)
+    loaded = cloudpickle.loads(blob)
+    script_names.add(loaded, blob)
+    return loaded
+
+
 @pytest.mark.parametrize("wrapped", [lambda train: train, lambda train: functools.partial(train, config={})])
 def test_what_the_script_defines_is_pickled_by_name(script: dict[str, Any], wrapped: Callable[[Any], Any]) -> None:
     """`torch.save(model)` and `Pool.map` failed with "attribute lookup Net on __main__ failed"."""
@@ -65,9 +73,9 @@ def test_what_the_script_defines_is_pickled_by_name(script: dict[str, Any], wrap
 
 def test_the_next_trainable_replaces_the_names_of_the_one_before(script: dict[str, Any]) -> None:
     main = vars(sys.modules["__main__"])
-    script_names.add(cloudpickle.loads(cloudpickle.dumps(script["train"])))
+    add(script["train"])
     assert {"Net", "train"} <= main.keys()
-    script_names.add(cloudpickle.loads(cloudpickle.dumps(script["Class"])))
+    add(script["Class"])
     assert {"square"} <= main.keys()
     assert not {"Net", "train"} & main.keys()
 
@@ -77,12 +85,12 @@ def test_a_spawned_process_has_what_the_script_defines(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     usual = multiprocessing.spawn.get_preparation_data
-    train = cloudpickle.loads(cloudpickle.dumps(script["train"]))
-    script_names.add(train)
+    train = add(script["train"])
     square = train.__globals__["square"]
+    train.__globals__["square"].cannot_be_pickled = threading.Lock()  # as what a trial itself may put into its module
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.map_async(square, [2, 3]).get(timeout=60) == [4, 9]
-    assert list(tmp_path.glob("tuner-main-*.py"))
+    assert list(tmp_path.glob("tuner-main-*/names.py"))
     script_names.remove()
-    assert not list(tmp_path.glob("tuner-main-*.py"))
+    assert not list(tmp_path.glob("tuner-main-*/names.py"))
     assert multiprocessing.spawn.get_preparation_data is usual

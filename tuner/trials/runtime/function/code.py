@@ -26,8 +26,10 @@ def load(code: CodeRef, blob: bytes | None) -> Callable[[Any], Any]:
     """
     if code.entrypoint is not None:
         return as_function(_by_name(code.entrypoint))
+    if blob is None:
+        raise EntrypointError("the training function was not sent to this worker")
     trainable = _by_value(blob)
-    script_names.add(trainable)
+    script_names.add(trainable, blob)
     return as_function(trainable)
 
 
@@ -46,9 +48,7 @@ def _by_name(entrypoint: str) -> Any:
     return found
 
 
-def _by_value(blob: bytes | None) -> Any:
-    if blob is None:
-        raise EntrypointError("the training function was not sent to this worker")
+def _by_value(blob: bytes) -> Any:
     try:
         with importing("the training function"):
             return cloudpickle.loads(blob)

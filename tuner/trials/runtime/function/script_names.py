@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import functools
 import multiprocessing.spawn
-import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-import cloudpickle
-
 _DEPTH = 4
 """The number of wrappers, such as partials and objects with the function as an attribute, that are looked through."""
-_OF_CHILD = """import pickle
-globals().update(pickle.loads({blob!r}))
+_OF_CHILD = """import cloudpickle
+from pathlib import Path
+from tuner.trials.runtime.function.script_names import definitions
+
+globals().update(definitions(cloudpickle.loads(Path(__file__).with_name("trainable").read_bytes())))
 """
 """The file that a spawned process of a rank runs in place of the script."""
 
@@ -29,18 +31,17 @@ _added: dict[str, Any] = {}
 _undo: list[Callable[[], Any]] = []
 
 
-def add(trainable: Any) -> None:
-    """Add what the trainable's script defines to `__main__`, as far as it was sent along. Names that exist there are kept."""
+def add(trainable: Any, blob: bytes) -> None:
+    """Add what the trainable's script defines to `__main__`, as far as it was sent along. Names that exist there are kept.
+
+    blob: the pickled trainable.
+    """
     remove()
     own = vars(sys.modules["__main__"])
-    for function in _functions(trainable, _DEPTH):
-        if function.__globals__.get("__name__") != "__main__" or function.__globals__ is own:
-            continue
-        for name, value in (*function.__globals__.items(), (function.__name__, function)):
-            if isinstance(value, type | FunctionType) and value.__module__ == "__main__" and name not in own:
-                own[name] = _added[name] = value
+    _added.update((name, value) for name, value in definitions(trainable).items() if name not in own)
+    own.update(_added)
     if _added:
-        _tell_spawned_processes()
+        _tell_spawned_processes(blob)
 
 
 def remove() -> None:
@@ -54,17 +55,30 @@ def remove() -> None:
         _undo.pop()()
 
 
-def _tell_spawned_processes() -> None:
+def definitions(trainable: Any) -> dict[str, Any]:
+    """Return the functions and classes of the script that an unpickled trainable uses, by their names."""
+    found: dict[str, Any] = {}
+    for function in _functions(trainable, _DEPTH):
+        if function.__globals__.get("__name__") == "__main__" and function.__globals__ is not vars(
+            sys.modules["__main__"]
+        ):
+            for name, value in (*function.__globals__.items(), (function.__name__, function)):
+                if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+                    found.setdefault(name, value)
+    return found
+
+
+def _tell_spawned_processes(blob: bytes) -> None:
     """Give the names to processes that multiprocessing starts without a fork, too. They would run the rank's own main file."""
     usual = multiprocessing.spawn.get_preparation_data
 
     @functools.cache
     def file() -> str:
-        handle, path = tempfile.mkstemp(prefix="tuner-main-", suffix=".py")
-        _undo.append(functools.partial(os.remove, path))
-        with os.fdopen(handle, "w", encoding="utf-8") as script:
-            script.write(_OF_CHILD.format(blob=cloudpickle.dumps(_added)))
-        return path
+        folder = Path(tempfile.mkdtemp(prefix="tuner-main-"))
+        _undo.append(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+        (folder / "trainable").write_bytes(blob)
+        (folder / "names.py").write_text(_OF_CHILD, encoding="utf-8")
+        return str(folder / "names.py")
 
     def with_names(name: str) -> dict[str, Any]:
         data = usual(name)
