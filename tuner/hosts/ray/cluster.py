@@ -22,6 +22,7 @@ from tuner.hosts.ray import tokens
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.hosts.ray.ray_start import temporary, without_helpers
 from tuner.names import RAY_CLIENT, no_ray_client
+from tuner.plurals import counted
 from tuner.settings import Settings
 from tuner.trials.compat.ray_compat import this_machine
 from tuner.trials.groups.cluster.growth import NodeType, may_join
@@ -186,7 +187,7 @@ def too_large(scaling: Scaling) -> str | None:
     reason = unmet(scaling, [{**without_end, "CPU": there["CPU"], "GPU": there["GPU"]}])
     if reason is None:
         return None
-    here = " and ".join(f"{there[name]:g} {name}{'s' if there[name] != 1 else ''}" for name in ("CPU", "GPU"))
+    here = " and ".join(counted(there[name], name, "g") for name in ("CPU", "GPU"))
     return f"{reason}; without a ray_address, only this machine is used, which has {here}"
 
 

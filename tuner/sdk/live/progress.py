@@ -257,7 +257,7 @@ class Progress:
         if record.error and not (record.state.ended and record.error in record.reason):
             text.append(f"\n{printable(record.error)}", "red")
         if record.state.ended and (failed := record.counts.get("failed")):
-            what = f"{failed} trial{'s' if failed != 1 else ''} failed"
+            what = f"{counted(failed, 'trial')} failed"
             text.append(f"\n{what}; see result.errors, or tuner explain {record.public_id} NUMBER", "red")
         if record.state.ended and (warning := _nothing_finished(record)):
             text.append(f"\nwarning: {warning}", "bold yellow")

@@ -291,7 +291,7 @@ export function summary({ nodes, cpus, cpus_in_use, gpus, gpus_in_use, groups, w
 /** "Up to 3 more nodes with 16 CPUs and 4 GPUs each, and up to 1 with 64 CPUs may join." */
 export function joinWords(joining: Cluster["may_join"]): string {
   const each = joining.map(({ count, cpus, gpus }, i) => {
-    const some = (amount: number, what: string) => `${number(amount)} ${what}${amount === 1 ? "" : "s"}`;
+    const some = (amount: number, what: string) => plural(number(amount), what);
     const holds = [...(cpus > 0 || gpus === 0 ? [some(cpus, "CPU")] : []), ...(gpus > 0 ? [some(gpus, "GPU")] : [])];
     const nodes = i > 0 ? "" : count === 1 ? " more node" : " more nodes";
     return `up to ${count.toLocaleString("en")}${nodes} with ${holds.join(" and ")}${count === 1 ? "" : " each"}`;

@@ -1,7 +1,7 @@
 /** The resources that running trials hold. The list of experiments needs no more than this of `room.ts`. */
 
 import type { Experiment, Scaling } from "../api/types";
-import { number } from "../format";
+import { number, plural } from "../format";
 
 export type Resources = Readonly<Record<string, number>>;
 
@@ -24,5 +24,5 @@ export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling"
   const unit = each["GPU"] ? "GPU" : "CPU";
   const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);
   const least = (scaling.max_workers ?? 0) > scaling.num_workers ? "at least " : ""; // elastic trials may have grown
-  return `${least}${number(amount)} ${unit}${amount === 1 ? "" : "s"}`;
+  return least + plural(number(amount), unit);
 }

@@ -14,6 +14,7 @@ from typing import Any
 from tuner.domain.experiment import Spec
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, ScoredReport, Trial
+from tuner.plurals import counted
 from tuner.search.constraints import Constraint, in_words
 
 
@@ -182,7 +183,7 @@ class Leaderboard:
         if not self.finite and self._not_finite:
             count, first = len(self._not_finite), min(self._not_finite.values())
             name = self._objective.metric
-            trials = f"{count} trial{'s' if count != 1 else ''}"
+            trials = counted(count, "trial")
             return f"no trial reported a finite {name!r}: {trials} reported NaN or infinity, first at iteration {first}"
         return None
 
