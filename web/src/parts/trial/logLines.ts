@@ -27,7 +27,7 @@ export function linesOf(parts: readonly Pick<LogPart, "rank" | "stream" | "text"
 
 /** Return what a terminal would show of a line: the last state of a progress bar, and no color codes. */
 function shown(line: string): string {
-  // eslint-disable-next-line no-control-regex
+  // oxlint-disable-next-line no-control-regex
   const plain = line.replace(/\u001b\[[0-9;]*[A-Za-z]/g, "").replace(/\r+$/, "");
   return plain.slice(plain.lastIndexOf("\r") + 1);
 }
