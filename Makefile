@@ -75,14 +75,14 @@ fuzz: $(VENV)/.installed  ## run searches in a simulated cluster that fails in e
 chaos: $(VENV)/.installed  ## inject faults at every place of real searches, and compare the results with undisturbed runs (MINUTES=30)
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),30)
 
-lint: $(VENV)/.installed  ## run ruff, mypy, import-linter, ESLint and Prettier
+lint: $(VENV)/.installed  ## run ruff, mypy, import-linter, Oxlint and Prettier
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python web/build.py lint
 
-format: $(VENV)/.installed  ## format and fix the code with ruff, ESLint and Prettier
+format: $(VENV)/.installed  ## format and fix the code with ruff, Oxlint and Prettier
 	$(BIN)/ruff check --fix -q . || true
 	$(BIN)/ruff format .
 	$(BIN)/python web/build.py format

@@ -19,9 +19,9 @@ STEPS = 60
 ONE_RANK = {"num_workers": 1, "resources_per_worker": {"CPU": 0.5}, "backend": "none"}
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
-    """Yield a service. The long form has PostgreSQL; `tests/store/backups/test_backup.py` compares the rows of both."""
+    """Yield a service whose trials start over in five seconds after the loss of their driver."""
     url = str(request.getfixturevalue(f"{request.param}_url"))
     service = Service(tmp_path / "home", url, TUNER_LEASE_S="5", TUNER_STORAGE=str(tmp_path / "checkpoints"))
     service.home.mkdir()
@@ -59,6 +59,7 @@ def do(service: Service, experiment: str, verb: str) -> None:
     assert answer.status_code == 202, answer.text
 
 
+@pytest.mark.long  # tests/store/backups/test_backup.py restores databases and compares their rows
 def test_a_backup_of_mid_search_goes_on(service: Service, tmp_path: Path) -> None:
     ended = service.post(spec("ended", 3))["id"]
     service.ended(ended)

@@ -2,7 +2,7 @@
 
     python web/build.py              build the bundle into tuner/_web, if it is not up to date
     python web/build.py test         run the unit tests of the pages
-    python web/build.py lint         ESLint and Prettier
+    python web/build.py lint         Oxlint and Prettier
     python web/build.py format       let them fix what they can
     python web/build.py types        write src/api/schema.ts, limits.ts and verbs.ts again from the service
     python web/build.py npm ARGS     npm, with that Node, in this folder

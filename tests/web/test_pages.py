@@ -482,6 +482,7 @@ def test_curves_are_smoothed_cut_to_the_best_and_saved(visit: Open, ended: Searc
         assert page.evaluate("navigator.clipboard.readText()").startswith(begin)
 
 
+@pytest.mark.long  # test_charts.py copies the code of the views with charts
 def test_every_view_can_be_copied(visit: Open, service: Service, ended: Search) -> None:
     trials = service.store.trials.page(ended.id).items
     one = f"/experiments/{ended.public_id}"

@@ -66,6 +66,7 @@ def test_of_many_trials_the_charts_show_a_sample_and_the_table_all(visit: Open, 
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {outside.number}")
 
 
+@pytest.mark.long  # TrialTable.test.tsx saves a table as a CSV file as well
 def test_the_csv_of_a_table_has_all_rows_that_pass_the_filters(visit: Open, service: Service) -> None:
     """It had the 200 rows that the page had read."""
     record = make(service.store, "many", 1100, 1)
@@ -111,6 +112,7 @@ def test_the_numbers_of_curves_include_every_report(visit: Open, service: Servic
     assert saved(page, menus.first) == every[:1000] + every[2000:]
 
 
+@pytest.mark.long  # the first test of this file sorts on the service as well
 def test_of_many_trials_the_service_sorts_by_expected_values_after_repeats(visit: Open, service: Service) -> None:
     """With more than 1,000 trials, the table ranked and sorted single runs."""
 
