@@ -148,6 +148,7 @@ class Decider:
                 | e.Noted()
                 | e.RoomWanted()
                 | e.SlotsChanged()
+                | e.ClockJumped()
             ):
                 return ()
             case e.WorkersChanged():
@@ -598,7 +599,7 @@ class Decider:
         )
         save = (
             (asked and self.scheduler.SAVES_AT_MILESTONES)
-            or save_is_due(segment, self._save_after(segment), self.experiment.now)
+            or save_is_due(segment, self._save_after(segment), self.experiment.ran)
             or (spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
         )
         milestone, decide_at = self.next_milestone(trial, segment)
@@ -621,7 +622,7 @@ class Decider:
         stop_at = self.stopper.milestone(trial) if self.stopper is not None and not repeated else None
         end = None if spec.max_t is None else float(spec.max_t)
         again = repeats.end_of(self.experiment, trial)
-        wanted, now = (decide_at, stop_at, end, again), self.experiment.now
+        wanted, now = (decide_at, stop_at, end, again), self.experiment.ran
         return next_milestone(spec, trial, segment, wanted, self._save_after(segment), now), decide_at
 
     def _save_after(self, segment: Segment) -> float | None:
