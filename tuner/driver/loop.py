@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
 from tuner.domain import decisions as d
@@ -191,6 +191,18 @@ class ExperimentLoop:
                     answers=answers,
                 )
         return found
+
+    async def handle_first(self, events: Sequence[Event], commands: Sequence[int] = (), reason: str = "") -> None:
+        """Commit events before `run` and without the actions that follow from them, which the next takeover decides again.
+
+        commands: the ids of the command rows that the events carry out.
+        reason: the experiment's reason, in place of the core's.
+        """
+        out = Effects()
+        for event in events:
+            out.absorb(self.core.handle(event))
+        batch = self._batch(out, list(commands), [])
+        await self._commit(replace(batch, summary={**batch.summary, "reason": reason}) if reason else batch)
 
     # ------------------------------------------------------------------------------------------------ the loop
 

@@ -128,9 +128,16 @@ def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
 
 def runnable_space(code: CodeRecord | None) -> bytes | None:
     """Return the pickled Python objects of the search space, or None if there are none or this Python cannot run them."""
-    if code is None or (_is_other(code.python) and holds_functions(code.space_blob)):
-        return None
-    return code.space_blob
+    return _runnable(code, code.space_blob) if code is not None else None
+
+
+def runnable_parts(code: CodeRecord | None) -> bytes | None:
+    """Return the pickled scheduler, searcher and stopper, or None if there are none or this Python cannot run them."""
+    return _runnable(code, code.parts_blob) if code is not None else None
+
+
+def _runnable(code: CodeRecord, blob: bytes | None) -> bytes | None:
+    return None if _is_other(code.python) and holds_functions(blob) else blob
 
 
 def _is_other(version: str) -> bool:
