@@ -109,10 +109,12 @@ def _check_python(version: str, runtime_env: Any) -> None:
         )
 
 
-def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
+def needs_other_python(spec: Spec, code: CodeRecord | None, verb: str = "continue") -> str | None:
     """Return why this Python cannot run the code that an experiment has by value, or None if it can.
 
     Functions that the code names by their module run in every version.
+
+    verb: what the user wants to do with the experiment.
     """
     if code is None or not _is_other(code.python):
         return None
@@ -122,7 +124,7 @@ def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
     minor = ".".join(code.python.split(".")[:2])
     return (
         f"the experiment has functions that were pickled by Python {code.python}, and this is Python "
-        f"{platform.python_version()}, which cannot run them: continue it with Python {minor}"
+        f"{platform.python_version()}, which cannot run them: {verb} it with Python {minor}"
     )
 
 
