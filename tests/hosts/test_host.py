@@ -34,6 +34,7 @@ from tuner.driver.assemble import assemble
 from tuner.errors import LostLease
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
+from tuner.hosts import driving
 from tuner.hosts.driven import Driven, HostGroups
 from tuner.hosts.helpers.judge import Judge
 from tuner.hosts.host import Host
@@ -785,6 +786,27 @@ async def test_the_trials_of_a_search_that_waits_for_another_python_are_paused(
     host.driving.begin(host.store.experiments.get(made.public_id))
     assert await ended(host, made) is ExperimentState.PAUSED
     assert host.store.experiments.get(made.public_id).last_event_seq == seq, "nothing is left to pause"
+
+
+async def test_a_service_leaves_a_search_of_another_python_to_a_service_that_has_it_before_it_is_paused(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    old = CodeRecord(hash="old", blob=dumps(lambda config: None), python="3.1.4")
+    code = {"entrypoint": None, "code": "old"}
+    made, ends = (host.store.experiments.create(a_spec(**SMALL, **code), code=old, source="api") for _ in range(2))
+    verbs.act(host.store, "cancel", ends.public_id)
+    for _ in range(2):
+        await host._take_experiments()
+    assert made.id not in host.driving.tasks
+    assert await ended(host, ends) is ExperimentState.CANCELLED, "any service can cancel it"
+    monkeypatch.setattr(driving, "OTHERS_S", 0.0)
+    await host._take_experiments()
+    assert await ended(host, made) is ExperimentState.PAUSED
+    monkeypatch.setattr(driving, "OTHERS_S", 10.0)
+    verbs.act(host.store, "resume", made.public_id)
+    await host._take_experiments()
+    assert made.id not in host.driving.tasks, "the other service gets the same time again"
 
 
 @pytest.mark.parametrize("verb", ["cancel", "kill"])

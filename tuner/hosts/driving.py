@@ -33,6 +33,8 @@ RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
 """Seconds for which the host waits for ranks' logs when an experiment ends. Logs that arrive later are still stored."""
+OTHERS_S = 10.0
+"""Seconds for which an experiment that needs another Python is left to a service that may have it, before it is paused here."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
@@ -57,6 +59,9 @@ class Driving:
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
         self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
+        self._foreign: dict[
+            int, tuple[int, float]
+        ] = {}  # experiment that needs another Python -> (epoch, seen since when)
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
     def begin(self, record: ExperimentRecord, executor: str = "") -> None:
@@ -71,6 +76,16 @@ class Driving:
     def busy(self, now: float) -> Collection[int]:
         """Return the ids of the experiments that are being driven, or whose driver has just crashed."""
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
+
+    async def leaves(self, record: ExperimentRecord) -> bool:
+        """Return whether to leave an experiment to another service, for `OTHERS_S`, since it needs another version of Python."""
+        if await self._why_not_here(record) is None or not await self._goes_on(record):
+            self._foreign.pop(record.id, None)
+            return False
+        now, (epoch, since) = time.monotonic(), self._foreign.get(record.id, (-1, 0.0))
+        if epoch != record.driver_epoch:
+            epoch, since = self._foreign[record.id] = (record.driver_epoch, now)
+        return now < since + OTHERS_S
 
     async def is_to_continue(self, experiment: int, state: ExperimentState) -> bool:
         """Return whether a paused or ended experiment has a pending command that lets it run again."""
