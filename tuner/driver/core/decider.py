@@ -167,10 +167,10 @@ class Decider:
     def _unused_values(self, trial: Trial) -> Iterator[d.Note]:
         """Warn of given values for which the training code has not asked by the trial's first report."""
         for where, name in self.searcher.not_asked_for(trial):
-            what = f"trial {trial.number} has not asked for {name!r}, so the value in {where} has no effect"
+            what = f"trial {trial.number} made its first report without asking for {name!r}, which {where} gives"
             meant = did_you_mean(name, trial.params, "'")
-            asked = f"it has asked for {names(trial.params)}{meant}"
-            yield d.Note(reason=f"{what}; {asked}", trial=trial.number, warning=True)
+            asked = f"the value has had no effect; the trial has asked for {names(trial.params)}{meant}"
+            yield d.Note(reason=f"{what}: {asked}", trial=trial.number, warning=True)
 
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
