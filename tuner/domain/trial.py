@@ -87,6 +87,15 @@ class ScoredReport:
     segment: int  # ordinal
 
 
+DRAWN_AS = "drawn_as"
+"""The tag of a trial that has the values of `sample_from` of another trial, because it is a user's retry or fork of that one."""
+
+
+def drawn_as(tags: Mapping[str, Any], number: int) -> int:
+    """Return the number by which functions of `sample_from` draw for the trial with these tags and this number."""
+    return int(tags.get(DRAWN_AS, number))
+
+
 @dataclass(slots=True)
 class Trial:
     number: int
@@ -138,6 +147,11 @@ class Trial:
     def segment(self) -> Segment | None:
         """Return the newest segment that was opened; None if none was."""
         return self.segments[-1] if self.segments else None
+
+    @property
+    def drawn_as(self) -> int:
+        """Return the number of the trial by which functions of `sample_from` draw; see `drawn_as`."""
+        return drawn_as(self.tags, self.number)
 
     @property
     def ref(self) -> SegmentRef:

@@ -335,6 +335,7 @@ class HostGroups:
             trial_id=trial_id(experiment, ref.trial),
             segment_id=self._name(ref),
             trial_number=ref.trial,
+            drawn_as=self._core.trials[ref.trial].drawn_as,
             segment=ref.ordinal,
             params=segment.params,
             seed=spec.seed,
