@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from tuner.api.driver import Driver
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray.head import Head, HeadStopped, exits, start_head, stop_head, stops_of, was_stopped
 from tuner.service.child import Child
@@ -30,7 +31,7 @@ FUTILE = 3
 """The Ray head is replaced after this many child processes in a row have failed to connect to it."""
 
 
-class Supervisor:
+class Supervisor(Driver):
     """Keeps three things alive: the Ray head, the child process that talks to Ray and, through this child, the driver host.
 
     The supervisor starts and restarts only the head of this home. If the user has named a Ray cluster and it is
