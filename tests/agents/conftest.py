@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests import invariants
+from tests.api.answering import Answers
 from tuner.api import create_app
 from tuner.api.server import Server
 from tuner.errors import DriverSilent
@@ -70,9 +71,8 @@ class AgentService:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def start_api(self) -> None:
-        app = create_app(
-            self.settings, self.store, self._poke, agents=self._agents, cluster=self._cluster, profile=self._profile
-        )
+        driver = Answers(poke=self._poke, agents=self._agents, cluster=self._cluster, profile=self._profile)
+        app = create_app(self.settings, self.store, driver)
         server = self._server = Server(app, log_level="warning", grace_s=5)
         self._serving = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[self._listening.dup()])), daemon=True

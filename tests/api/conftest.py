@@ -13,6 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.api.answering import Answers
 from tuner.api import create_app
 from tuner.api.routes import trials
 from tuner.api.server import Server
@@ -56,7 +57,9 @@ This is no fixture, because other folders import `app`, and would have to import
 @pytest.fixture
 def app(sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path) -> FastAPI:
     """Return an app whose document is generated once for all tests: it is the same for all, and takes over a second."""
-    app = create_app(Settings(home=tmp_path), sqlite_store, poked, poked.problem, web=tmp_path / "web")
+    app = create_app(
+        Settings(home=tmp_path), sqlite_store, Answers(poke=poked, problem=poked.problem), web=tmp_path / "web"
+    )
     app.state.context.checker = checker
     generate = app.openapi
 

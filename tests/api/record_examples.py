@@ -21,6 +21,7 @@ from unittest import mock
 
 import httpx
 
+from tests.api.answering import Answers
 from tests.store.examples import T0
 from tests.web.searches import Search, digits
 from tuner.api import create_app
@@ -65,11 +66,7 @@ async def _record(store: Store, folder: Path) -> dict[str, Any]:
     app = create_app(
         Settings(home=folder, auth="on"),
         store,
-        look=look,
-        cluster=cluster,
-        agents=agents,
-        profile=profile,
-        driver_log=driver_log,
+        Answers(look=look, cluster=cluster, agents=agents, profile=profile, driver_log=driver_log),
     )
     secret, _ = store.access.create_token("ci", Role.ADMIN)
     transport = httpx.ASGITransport(app)

@@ -14,6 +14,7 @@ import httpx
 import psycopg
 import pytest
 
+from tests.api.answering import Answers
 from tuner.api import create_app, problems
 from tuner.api.monitoring import readiness
 from tuner.settings import Settings
@@ -69,7 +70,7 @@ async def test_an_error_of_ours_says_no_more_than_its_name(
         raise ZeroDivisionError("with something private")
 
     with Store.open(sqlite_url) as store:
-        app = create_app(Settings(home=tmp_path), store, problem=broken)
+        app = create_app(Settings(home=tmp_path), store, Answers(problem=broken))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             response = await client.get("/readyz", headers={"X-Request-Id": "mine"})

@@ -86,8 +86,8 @@ REFUSED = {
 def test_the_answers_are_those_of_the_document(
     app: FastAPI, server: str, sqlite_store: Store, part: str, examples: int
 ) -> None:
-    app.state.context.look, app.state.context.cluster, app.state.context.agents = look, cluster, agents
-    app.state.context.profile = profile
+    driver = app.state.context.driver
+    driver.look, driver.cluster, driver.agents, driver.profile = look, cluster, agents, profile
     log = driver_log_path(app.state.context.settings.home, EXPERIMENT)
     log.parent.mkdir(parents=True)
     log.write_text("a new driver took over\n")

@@ -399,12 +399,55 @@ async def test_an_experiment_that_ends_as_its_gpu_hours_do_blocks_nobody(monkeyp
         assert looks < 1000, "it looks again and again, and lets nothing else run"
         return 1.0
 
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=look))
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=look, monotonic=lambda: 1.0))
+    loop._clocks = (1.0, 1.0)
     watching = asyncio.create_task(loop._watch_gpu_hours())
     await until(lambda: looks)
     await asyncio.sleep(0)
     assert not watching.done()
     watching.cancel()
+
+
+async def test_a_jump_of_the_clock_is_in_the_log_before_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, ahead = Memory(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", clock)
+    reported = asyncio.Event()
+    goes_on = asyncio.Event()
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        await memory.loop.put(e.SegmentStarted(time=clock.time(), trial=0, segment=1, held_s=1.0))
+        for count in (1, 2):
+            await memory.loop.report(
+                [
+                    e.Reported(
+                        time=clock.time(),
+                        trial=0,
+                        segment=1,
+                        report_no=count,
+                        iteration=count,
+                        metrics={"loss": 1.0},
+                    )
+                ]
+            )
+            reported.set()
+            await goes_on.wait()
+        return Outcome(kind="returned")
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1, scaling=Scaling(use_gpu=True))
+    experiment = loop.core.experiment
+    experiment.spec = dataclasses.replace(loop.core.spec, limits=Limits(max_concurrent_trials=1, gpu_hours=0.5))
+    running = asyncio.create_task(loop.run(1, None))
+    await reported.wait()
+    ahead = 7200.0
+    goes_on.set()
+    assert await asyncio.wait_for(running, 10) is ExperimentState.COMPLETED
+    kinds = [entry.KIND for batch in memory.batches for _, entry in batch.log]
+    assert kinds.count("clock_jumped") == 1
+    assert "gpu_hours_spent" not in kinds
+    assert kinds.index("clock_jumped") < len(kinds) - 1 - kinds[::-1].index("reported")
+    assert loop.core.trials[0].running_s < 60
 
 
 async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_keeps_its_files() -> None:

@@ -46,6 +46,7 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "UploadFailed(",
         "is lost: the driver stopped before its upload was complete",
         "WorkersChanged(",
+        "ClockJumped(",
         "repeat_of=1",
     ):
         assert trouble in trace, trouble

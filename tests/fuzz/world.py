@@ -192,6 +192,7 @@ class World:
         if not kind.SAVES_AT_MILESTONES and self.repeating.random() < 0.4:
             limits = replace(self.spec.limits, repeats=self.repeating.choice(["auto", "auto", 1, 3]))
             self.spec = replace(self.spec, limits=limits)
+        self.clock = random.Random(f"{seed} {scheduler} clock")
         self.elastic = random.Random(f"{seed} {scheduler} elastic")
         self.ranks: int | None = None  # how many the cluster holds, if trials are elastic
         if self.elastic.random() < 0.4:
@@ -608,6 +609,11 @@ class World:
             self.hear()
         if self.users is not None and self.chaotic and self.users.random() < 0.06:
             self.meddle(self.users)
+            return True
+        if self.users is not None and self.chaotic and self.clock.random() < 0.01:
+            before, seconds = self.now, self.clock.choice([3600.0, -30.0])
+            self.now += seconds
+            self.feed(e.ClockJumped(time=self.now, start=before, seconds=seconds))
             return True
         if self.ranks is not None and self.chaotic and self.elastic.random() < 0.03:
             workers = self.elastic.randint(0, self.ranks + 1)

@@ -30,9 +30,11 @@ from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.driver.assemble import assemble
 from tuner.errors import LostLease
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
+from tuner.hosts import driving
 from tuner.hosts.driven import Driven, HostGroups
 from tuner.hosts.helpers.judge import Judge
 from tuner.hosts.host import Host
@@ -41,7 +43,9 @@ from tuner.hosts.ray_executor import RayExecutor
 from tuner.hosts.upkeep import candidates, room
 from tuner.hosts.upkeep.garbage import ShortCollections
 from tuner.hosts.upkeep.leftovers import find_logs
+from tuner.schedulers import FIFOScheduler
 from tuner.settings import Settings
+from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.messages.launch import Resend
@@ -735,6 +739,93 @@ async def test_functions_of_another_python_wait_for_it(host: Host, monkeypatch: 
     host.driving.begin(host.store.experiments.get(made[1].public_id))
     assert await ended(host, made[1]) is ExperimentState.COMPLETED
     assert host.store.experiments.get(made[1].public_id).reason == "all 3 trials ended"
+
+
+def runs_in_another_python(store: Store) -> ExperimentRecord:
+    """Return an experiment with a scheduler of the user's own, whose first trial has reported and whose driver is dead."""
+
+    def fails() -> None:
+        raise AssertionError("unpickled by a Python that cannot run it")
+
+    class Own(FIFOScheduler):
+        def __reduce__(self) -> Any:
+            return fails, ()
+
+    parts = dumps({"scheduler": Own()})
+    code = CodeRecord(hash="own", blob=dumps(lambda config: None), parts_blob=parts, python="3.1.4")
+    own = {"type": "python", "name": "own", "repr": "Own()"}
+    spec = a_spec(**{**SMALL, "entrypoint": None, "code": "own", "scheduler": own})
+    made = store.experiments.create(spec, code=code)
+    core = assemble(dataclasses.replace(spec, scheduler={"type": "fifo"}), Space.from_json(spec.space))
+    out = core.handle(DriverStarted(time=100.0, epoch=1))
+    out.absorb(core.handle(SegmentStarted(time=101.0, trial=0, segment=1)))
+    report = {"report_no": 1, "iteration": 1, "metrics": {spec.objective.metric: 0.5}}
+    out.absorb(core.handle(Reported(time=102.0, trial=0, segment=1, **report)))
+    epoch = store.drivers.claim(made.id, "another", 60.0, time.time())
+    trials = [core.trials[number] for number in out.touched]
+    store.drivers.commit(
+        made.id, epoch, Batch(log=out.log, trials=trials, state=core.state, summary=core.summary()), time.time()
+    )
+    store.drivers.release(made.id, epoch)
+    return store.experiments.get(made.public_id)
+
+
+async def test_the_trials_of_a_search_that_waits_for_another_python_are_paused(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    made = runs_in_another_python(host.store)
+    assert TrialState.RUNNING in {one.state for one in host.store.trials.newest(made.id, 9)}
+    host.driving.begin(made)
+    assert await ended(host, made) is ExperimentState.PAUSED
+    held = host.store.experiments.get(made.public_id)
+    assert "continue it with Python 3.1" in held.reason
+    assert {one.state for one in host.store.trials.newest(made.id, 9)} == {TrialState.PAUSED}
+    seq = held.last_event_seq
+    verbs.act(host.store, "resume", made.public_id)
+    host.driving.begin(host.store.experiments.get(made.public_id))
+    assert await ended(host, made) is ExperimentState.PAUSED
+    assert host.store.experiments.get(made.public_id).last_event_seq == seq, "nothing is left to pause"
+
+
+async def test_a_service_leaves_a_search_of_another_python_to_a_service_that_has_it_before_it_is_paused(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    old = CodeRecord(hash="old", blob=dumps(lambda config: None), python="3.1.4")
+    code = {"entrypoint": None, "code": "old"}
+    made, ends = (host.store.experiments.create(a_spec(**SMALL, **code), code=old, source="api") for _ in range(2))
+    verbs.act(host.store, "cancel", ends.public_id)
+    for _ in range(2):
+        await host._take_experiments()
+    assert made.id not in host.driving.tasks
+    assert await ended(host, ends) is ExperimentState.CANCELLED, "any service can cancel it"
+    monkeypatch.setattr(driving, "OTHERS_S", 0.0)
+    await host._take_experiments()
+    assert await ended(host, made) is ExperimentState.PAUSED
+    monkeypatch.setattr(driving, "OTHERS_S", 10.0)
+    verbs.act(host.store, "resume", made.public_id)
+    await host._take_experiments()
+    assert made.id not in host.driving.tasks, "the other service gets the same time again"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_search_with_a_scheduler_of_another_python_can_be_cancelled(
+    host: Host, monkeypatch: pytest.MonkeyPatch, verb: Any, held: bool
+) -> None:
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    made = runs_in_another_python(host.store)
+    before = len(host.store.trials.newest(made.id, 9))
+    if held:
+        host.driving.begin(made)
+        assert await ended(host, made) is ExperimentState.PAUSED
+    verbs.act(host.store, verb, made.public_id)
+    host.driving.begin(host.store.experiments.get(made.public_id))
+    assert await ended(host, made) is ExperimentState.CANCELLED
+    assert host.store.experiments.get(made.public_id).error is None
+    assert [one.state for one in host.store.trials.newest(made.id, 9)] == [TrialState.CANCELLED] * before
+    assert not host.store.commands.pending([made.id])
 
 
 @pytest.mark.parametrize("end", ["rest", "close"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import platform
+import random
 import signal
 import subprocess
 import sys
@@ -316,6 +317,26 @@ def test_continue_and_enqueue_give_a_study_that_has_ended_more_trials(store: Sto
         trial = study.ask()
         assert trial is not None
         assert trial.config == {"x": 0.25, "width": 16}
+
+
+def test_a_retry_has_the_values_that_functions_of_the_space_have_drawn(store: Store) -> None:
+    """They were drawn anew, so the retry trained another configuration."""
+    space = {"x": tuner.uniform(0, 1), "noise": tuner.sample_from(lambda: random.random())}
+    options: dict[str, Any] = {"num_samples": 1, "scheduler": "fifo", "max_failures": 0}
+    with study_of(space, **options) as study:
+        first = study.ask()
+        assert first is not None
+        first.tell({"loss": 1.0}, error="no more memory")
+    act_on_trial(store, "retry", store.trials.page(store.experiments.get(study.id).id).items[0].public_id)
+    with study_of(space, **options) as study:
+        again = study.ask()
+        assert again is not None
+        assert (again.number, again.config) == (1, first.config)
+        again.tell({"loss": 0.5})
+        result = study.result()
+        assert [trial.config for trial in result.trials] == [first.config] * 2
+        assert result.best_config == first.config
+        assert [one["config"] for one in result.schedule(1)] == [first.config]
 
 
 def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) -> None:

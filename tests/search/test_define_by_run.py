@@ -202,8 +202,8 @@ def test_a_given_value_for_which_the_code_does_not_ask_is_warned_of() -> None:
         bench.reported(number)
         bench.reported(number)
     assert told() == [
-        "trial 0 has not asked for 'lrr', so the value in points_to_evaluate/0 has no effect; "
-        "it has asked for 'lr', 'x'; did you mean 'lr'?"
+        "trial 0 made its first report without asking for 'lrr', which points_to_evaluate/0 gives: the value has had no effect; "
+        "the trial has asked for 'lr', 'x'; did you mean 'lr'?"
     ]
     assert bench.core.trials[0].params["x"] == 1.5
 

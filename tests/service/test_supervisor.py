@@ -22,7 +22,7 @@ from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
-from tuner.hosts.ray.head import HeadStopped
+from tuner.hosts.ray.head import HeadStopped, stop_head
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -251,7 +251,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[FakeHead]:
     """Return the heads that a supervisor has started, one after the other."""
     found: list[FakeHead] = []
 
-    def start_head(home: Path, run: Any) -> FakeHead:
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
         if not found or found[-1].gone:
             found.append(FakeHead(len(found)))
         return found[-1]
@@ -372,7 +372,7 @@ def test_a_head_that_was_ended_while_it_started_is_not_started_again(
 ) -> None:
     starts: list[Path] = []
 
-    def start_head(home: Path, run: Any) -> FakeHead:
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
         starts.append(home)
         raise HeadStopped("it was stopped")
 
@@ -382,6 +382,27 @@ def test_a_head_that_was_ended_while_it_started_is_not_started_again(
         until(lambda: "shut down by `tuner serve --stop`" in str(supervisor.problem()))
     assert [record.getMessage() for record in caplog.records] == [supervisor.problem()]
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize("when", ["before the first attempt", "after an attempt that failed"])
+def test_a_service_that_is_stopped_before_ray_was_ever_up_starts_none(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    starts: list[Path] = []
+
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
+        starts.append(home)
+        if len(starts) == 1:
+            stop_head(home)
+        raise ClusterUnreachable("Ray cannot be started now")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    supervisor = Supervisor(Settings(home=tmp_path))
+    if when == "before the first attempt":
+        stop_head(tmp_path)
+    with supervisor:
+        until(lambda: "shut down by `tuner serve --stop`" in str(supervisor.problem()))
+    assert len(starts) == (when != "before the first attempt")
 
 
 def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stopped(
@@ -398,7 +419,7 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
         stopped.append(home)
         return True
 
-    def start_head(home: Path, run: Any) -> FakeHead:
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
         nonlocal marked, starts
         if stopped:
             starts += 1

@@ -8,9 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.examples import T0
+from tests.store.examples import T0, begin
 from tests.store.series.test_curves import Run
 from tuner.domain.batch import Batch
+from tuner.domain.events import ClockJumped
+from tuner.domain.states import ExperimentState
 from tuner.store import Store
 from tuner.store.running import RunningClock
 
@@ -62,3 +64,13 @@ def test_curves_over_time_leave_pauses_out(store: Store) -> None:
     since = dataclasses.replace(store.changes.bookmark(record.id), seq=5)  # what `begin` has written
     changes = store.changes.since(record.id, since, record.last_event_seq)
     assert [point.seconds for point in changes.points] == all_times
+
+
+def test_a_jump_of_the_clock_is_shown_while_the_experiment_runs(store: Store) -> None:
+    made, epoch, _ = begin(store)
+    jump = [(T0 + 3.0, T0 + 1003.0)]
+    for seq, pauses in ((4, []), (5, []), (6, jump)):
+        event = ClockJumped(time=T0 + 1004.0, start=T0 + 3.0, seconds=1000.0)
+        batch = Batch(log=[(seq, event)], state=ExperimentState.RUNNING, summary={"pauses": pauses})
+        store.drivers.commit(made.id, epoch, batch, T0)
+    assert store.experiments.by_id(made.id).pauses == [list(jump[0])]

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from tests.api.answering import Answers
 from tests.driver.test_loop import Memory, driven
 from tests.store.examples import a_spec, begin
 from tuner.api import create_app
@@ -75,7 +76,7 @@ async def test_the_span_of_a_request_that_failed_has_the_error(
     def broken() -> dict[str, Any]:
         raise ZeroDivisionError("a bug")
 
-    app = create_app(Settings(home=tmp_path), sqlite_store, cluster=broken, web=tmp_path / "web")
+    app = create_app(Settings(home=tmp_path), sqlite_store, Answers(cluster=broken), web=tmp_path / "web")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         assert (await client.get("/api/v1/cluster")).status_code == 500
     [failed] = named(spans, "GET /api/v1/cluster")

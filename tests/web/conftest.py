@@ -97,7 +97,7 @@ class Service:
 
     def answers_about_the_cluster(self, cluster: Callable[[], dict[str, Any]]) -> None:
         """Let the running service answer with what a driver would say about the cluster."""
-        self._app.state.context.cluster = cluster
+        self._app.state.context.driver.cluster = cluster
 
     def stop(self) -> None:
         if self._server is None or self._thread is None:

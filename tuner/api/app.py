@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tuner.api.access.auth import Authenticate, PlainAddress, check_allowed, pla
 from tuner.api.access.guards import Guard
 from tuner.api.answers import with_models
 from tuner.api.context import Context
+from tuner.api.driver import Driver
 from tuner.api.entry import check_request
 from tuner.api.housekeeping import keep_clean
 from tuner.api.monitoring.metrics import Metrics
@@ -43,7 +43,7 @@ from tuner.api.routes import cluster as cluster_routes
 from tuner.api.routes import projects as project_routes
 from tuner.api.routes.experiments import contents, evaluation, lifecycle, streams
 from tuner.api.webhooks.deliver import Deliverer
-from tuner.errors import DriverSilent, SpecError
+from tuner.errors import SpecError
 from tuner.names import with_extra
 from tuner.settings import Settings
 from tuner.store import Store
@@ -100,23 +100,8 @@ _TEMPLATES = [
 ]
 
 
-def create_app(
-    settings: Settings,
-    store: Store,
-    poke: Callable[[], None] | None = None,
-    problem: Callable[[], str | None] | None = None,
-    look: Callable[[str], Mapping[str, Mapping[str, Any]]] | None = None,
-    cluster: Callable[[], Mapping[str, Any]] | None = None,
-    *,
-    host_metrics: Callable[[], Mapping[str, Any] | None] | None = None,
-    agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
-    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]] | None = None,
-    driver_log: Callable[[str, int, str | None], Mapping[str, Any]] | None = None,
-    web: Path | None = None,
-) -> FastAPI:
+def create_app(settings: Settings, store: Store, driver: Driver | None = None, *, web: Path | None = None) -> FastAPI:
     """Return the API and the web UI as an ASGI app. Any ASGI server can run the app, in one process.
-
-    The app contains no driver. It reaches the driver host through the functions that it is given, if there are any.
 
     When the server shuts down, first call ``app.state.context.end()``, which ends open event streams and waiting requests.
     Otherwise the server waits for them.
@@ -124,30 +109,12 @@ def create_app(
     Args:
         settings: the settings of this installation.
         store: the database. The caller closes it.
-        poke: wakes the driver; called after a command or an experiment was written. It must return at once.
-        problem: returns why the driver is not ready, or None if the driver is ready.
-        look: takes the id of a segment, and returns rank -> {"stack": ..., resource usage}, or an empty dict if the
-            segment is not running. It raises DriverSilent if no driver answers.
-        cluster: returns the same as `Host.cluster`. It raises DriverSilent if no driver answers.
-        host_metrics: returns the driver host's own metrics, or None if there is no host.
-        agents: passes an agent's request on to `Host.agent`. It raises DriverSilent if there is no driver.
-        profile: passes a request to profile a rank on to `Host.profile`. It raises DriverSilent if there is no driver.
-        driver_log: returns the same as `Host.driver_log`. It raises DriverSilent if no driver answers.
+        driver: reaches the driver host, which is in another process. None if there is no host.
         web: the folder with the built web UI. None: the folder in the package.
     """
     settings = secured(settings)
-    context = Context(
-        settings,
-        store,
-        poke or (lambda: None),
-        problem or (lambda: None),
-        look or _nobody,
-        cluster or _no_cluster,
-        agents or _no_agents,
-        profile or _no_profiles,
-        driver_log or _no_driver_log,
-    )
-    metrics = context.metrics = Metrics(store, host_metrics or (lambda: None))
+    context = Context(settings, store, driver or Driver())
+    metrics = context.metrics = Metrics(store, context.driver.metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -203,27 +170,3 @@ def _sign_in(settings: Settings) -> APIRouter:
     except ImportError as error:
         raise SpecError(f"needs the extra oidc: {with_extra('oidc')} ({error})", "/oidc_issuer") from error
     return sign_in.router(Provider(settings))
-
-
-def _no_cluster() -> Mapping[str, Any]:
-    raise DriverSilent("this service has no driver; only `tuner serve` shows the cluster")
-
-
-def _no_agents(question: str, experiment: str, said: Mapping[str, Any]) -> Future[dict[str, Any]]:
-    raise DriverSilent("this service has no driver; agents need `tuner serve`")
-
-
-def _no_profiles(segment_id: str, arguments: Mapping[str, Any]) -> Future[dict[str, Any]]:
-    raise DriverSilent(
-        "a script drives this experiment; ranks can be profiled only in experiments that `tuner serve` drives"
-    )
-
-
-def _no_driver_log(experiment: str, tail: int, search: str | None) -> Mapping[str, Any]:
-    raise DriverSilent("this service has no driver")
-
-
-def _nobody(segment_id: str) -> Mapping[str, Mapping[str, Any]]:
-    raise DriverSilent(
-        "a script drives this experiment; stacks are available only for experiments that `tuner serve` drives"
-    )

@@ -7,7 +7,7 @@ import contextvars
 import copy
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -16,6 +16,7 @@ from fastapi import Depends, Request
 
 from tuner.api.access.auth import Authenticator, Identity
 from tuner.api.creations import Creations
+from tuner.api.driver import Driver
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.monitoring.readiness import Readiness
 from tuner.api.stream import Tail
@@ -46,13 +47,7 @@ class Context:
 
     settings: Settings
     store: Store
-    poke: Callable[[], None]
-    problem: Callable[[], str | None]
-    look: Callable[[str], Mapping[str, Mapping[str, Any]]]
-    cluster: Callable[[], Mapping[str, Any]]
-    agents: Callable[[str, str, Mapping[str, Any]], Future[dict[str, Any]]]
-    profile: Callable[[str, Mapping[str, Any]], Future[dict[str, Any]]]
-    driver_log: Callable[[str, int, str | None], Mapping[str, Any]]
+    driver: Driver
     metrics: Metrics | None = None
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only project that the caller may see; None: all projects
@@ -66,7 +61,7 @@ class Context:
     authenticator: Authenticator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.readiness = Readiness(self.store, self.problem)
+        self.readiness = Readiness(self.store, self.driver.problem)
         self.bundles = Bundles(self.settings.storage, self.store)
         self.creations = Creations(self.store)
         self._checks = ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix="check")

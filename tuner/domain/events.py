@@ -289,6 +289,19 @@ class WorkersChanged(_Event):
     workers: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockJumped(_Event):
+    """The clock of the driver has jumped, or its machine was suspended. Neither counts as time in which trials trained.
+
+    start: what the clock showed when it jumped.
+    seconds: by how much it jumped; negative if it was put back.
+    """
+
+    KIND = "clock_jumped"
+    start: float
+    seconds: float
+
+
 Event = (
     DriverStarted
     | Waiting
@@ -312,6 +325,7 @@ Event = (
     | GpuHoursSpent
     | SlotsChanged
     | WorkersChanged
+    | ClockJumped
 )
 """The union of all events, for `isinstance` and for `match` statements, each of which ends in `assert_never`."""
 

@@ -32,13 +32,14 @@ class Segment:
     offer: int | None = None  # report_no of the next report that will offer a checkpoint
     offers: bool = False  # whether its newest report has a checkpoint, or offers one
     scored: bool = True  # whether its newest report had the objective
-    saved_at: float = 0.0  # time of its start or its newest checkpoint
+    saved_at: float = 0.0  # steady time of its start or its newest checkpoint; see `SteadyTime`
     commanded: str | None = None  # what to do at its next report: "pause" if a user wants it, "yield" if the host does
     room_for: str = ""  # why the segment has to yield, in words
     opened_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
-    clock: float = 0.0  # time of its start or newest report
+    clock: float = 0.0  # steady time of its start or newest report
+    trained_s: float = 0.0  # seconds from its start to its newest report
     placement: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
     held_s: float | None = None  # the part of startup_s during which its group had resources
@@ -84,6 +85,15 @@ class ScoredReport:
     value: float
     iteration: int
     segment: int  # ordinal
+
+
+DRAWN_AS = "drawn_as"
+"""The tag of a trial that has the values of `sample_from` of another trial, because it is a user's retry or fork of that one."""
+
+
+def drawn_as(tags: Mapping[str, Any], number: int) -> int:
+    """Return the number by which functions of `sample_from` draw for the trial with these tags and this number."""
+    return int(tags.get(DRAWN_AS, number))
 
 
 @dataclass(slots=True)
@@ -137,6 +147,11 @@ class Trial:
     def segment(self) -> Segment | None:
         """Return the newest segment that was opened; None if none was."""
         return self.segments[-1] if self.segments else None
+
+    @property
+    def drawn_as(self) -> int:
+        """Return the number of the trial by which functions of `sample_from` draw; see `drawn_as`."""
+        return drawn_as(self.tags, self.number)
 
     @property
     def ref(self) -> SegmentRef:

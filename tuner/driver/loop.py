@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
 from tuner.domain import decisions as d
@@ -57,7 +57,10 @@ LOOK_S = 0.05
 """Seconds between two checks of the inbox while the loop waits for deletions."""
 
 BUDGET_S = 0.25
-"""The maximum time between two checks of the time budget, in seconds."""
+"""The maximum time between two checks of the time budget and of the clock, in seconds."""
+
+JUMP_S = 1.0
+"""A change of the clock by at least this many seconds at once counts as a jump."""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
@@ -93,6 +96,7 @@ class ExperimentLoop:
         self._stopped: BaseException | None = None
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
+        self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
         self.deciding = asyncio.Lock()
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
@@ -122,10 +126,29 @@ class ExperimentLoop:
         elif self._early is not None:
             self._early.append(item)
         else:
-            self._inbox.put_nowait(item)
-            if item.urgent:
-                self._urgent.set()
+            self._compare_clocks()
+            self._queue(item)
         return done
+
+    def _queue(self, item: _Item) -> None:
+        self._inbox.put_nowait(item)
+        if item.urgent:
+            self._urgent.set()
+
+    def _compare_clocks(self) -> asyncio.Future[Verdict | None] | None:
+        """Queue ClockJumped if the wall clock has jumped since the last comparison. Return its future, or None without a jump.
+
+        The monotonic clock does not run while the machine is suspended, so a suspend is a jump, too.
+        """
+        (start, before), (now, steady) = self._clocks, (time.time(), time.monotonic())
+        self._clocks = (now, steady)
+        jump = (now - start) - (steady - before)
+        if abs(jump) < JUMP_S:
+            return None
+        log.warning("the clock has jumped by %.1f s, or the machine was suspended", jump)
+        item = _Item(e.ClockJumped(time=now, start=start, seconds=jump), asyncio.get_running_loop().create_future())
+        self._queue(item)
+        return item.done
 
     async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
         """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last report, else None."""
@@ -151,9 +174,11 @@ class ExperimentLoop:
             return found
         trial = trials[events[0].trial]
         last, ran = dict(trial.last), trial.running_s
-        clock = trial.segments[-1].clock if trial.segments else events[0].time
+        segment, steady = trial.segment, self.core.experiment.steady
+        clock = segment.clock if segment is not None and segment.started else steady.at(events[0].time)
         for event in events:
-            ran, clock = ran + max(0.0, event.time - clock), event.time
+            at = steady.at(event.time)
+            ran, clock = ran + max(0.0, at - clock), at
             last |= event.metrics
             metrics = {ITERATION: float(event.iteration), TIME: ran, **last}
             answers = await self.groups.judge(event.trial, metrics)
@@ -166,6 +191,18 @@ class ExperimentLoop:
                     answers=answers,
                 )
         return found
+
+    async def handle_first(self, events: Sequence[Event], commands: Sequence[int] = (), reason: str = "") -> None:
+        """Commit events before `run` and without the actions that follow from them, which the next takeover decides again.
+
+        commands: the ids of the command rows that the events carry out.
+        reason: the experiment's reason, in place of the core's.
+        """
+        out = Effects()
+        for event in events:
+            out.absorb(self.core.handle(event))
+        batch = self._batch(out, list(commands), [])
+        await self._commit(replace(batch, summary={**batch.summary, "reason": reason}) if reason else batch)
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -206,6 +243,7 @@ class ExperimentLoop:
     def _open_inbox(self, started: e.DriverStarted, commands: Mapping[int, Event]) -> None:
         """Queue DriverStarted first, then the pending commands, then the events that arrived before `run`."""
         early, self._early = self._early or [], None
+        self._clocks = (time.time(), time.monotonic())
         self.put(started)
         for command, event in commands.items():
             self.put(event, command=command)
@@ -323,6 +361,7 @@ class ExperimentLoop:
                     | e.GpuHoursSpent()
                     | e.SlotsChanged()
                     | e.WorkersChanged()
+                    | e.ClockJumped()
                 ):
                     pass
                 case _:
@@ -493,15 +532,22 @@ class ExperimentLoop:
             last = now
 
     async def _watch_gpu_hours(self) -> None:
-        """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up."""
+        """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up.
+
+        Compare the clocks at each turn, so that it is known when a jump began.
+        """
         while True:
+            if (jumped := self._compare_clocks()) is not None:
+                await jumped
+                continue
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
+            ran = experiment.steady.at(now)
             watched = limit is not None and not experiment.capped and not self.core.ended
-            if limit is not None and watched and experiment.usage.gpu_hours(now) >= limit:
+            if limit is not None and watched and experiment.usage.gpu_hours(ran) >= limit:
                 await self.put(e.GpuHoursSpent(time=now, gpu_hours=limit))
                 continue
-            left = None if limit is None else experiment.usage.left_s(limit, now)
+            left = None if limit is None else experiment.usage.left_s(limit, ran)
             await asyncio.sleep(BUDGET_S if left is None else min(max(left, 0.001), BUDGET_S))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from tuner.domain.experiment import Spec
 from tuner.driver.assemble import Parts
 from tuner.errors import SpecError
 
@@ -61,6 +63,19 @@ def dump_parts(parts: Parts) -> bytes | None:
 def load_parts(blob: bytes | None) -> Parts:
     """Return the objects that `dump_parts` pickled. The blob must come from a trusted source."""
     return Parts(**pickle.loads(blob)) if blob else Parts()
+
+
+def without_parts(spec: Spec) -> Spec:
+    """Return the spec with built-in parts in place of those that are objects.
+
+    A core with this spec can fold the experiment's log, pause or cancel the experiment, and nothing else: it would not make the
+    decisions of the objects.
+    """
+    stand_ins: dict[str, Any] = {"scheduler": {"type": "fifo"}, "search": {"type": "random"}, "stop": {}}
+    own = {name: part for name, part in stand_ins.items() if getattr(spec, name).get("type") == "python"}
+    if "scheduler" in own:
+        own["limits"] = replace(spec.limits, budget=None, repeats=0)
+    return replace(spec, **own)
 
 
 def names_code(options: Any) -> bool:

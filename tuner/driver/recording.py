@@ -11,6 +11,7 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.batch import Entry
 from tuner.domain.states import TrialState
+from tuner.domain.steady import SteadyTime
 from tuner.errors import SpecError
 from tuner.space.revisions import Revisions
 
@@ -111,7 +112,7 @@ class _Trial:
     params: dict[str, Any]
     state: TrialState = TrialState.PENDING
     reports: dict[int, RecordedReport] = field(default_factory=dict)
-    clock: float | None = None  # the time of its newest start or report
+    clock: float | None = None  # the steady time of its newest start or report
     end: End = "cut"
     error: str = ""
     space_revision: int = 0
@@ -129,13 +130,16 @@ class _Reader:
         self._saves = False
         self._began: float | None = None
         self._now = 0.0
+        self._steady = SteadyTime()
         self._repeats: set[int] = set()  # the repeats that have started and not ended
         self._repeating = 0.0  # seconds in which only repeats trained
         self._space_revision = 0
 
     def take(self, entry: e.Event | d.Decision) -> None:
         if isinstance(entry, e.Event):
-            before, self._now = self._now, max(self._now, entry.time)
+            if isinstance(entry, e.ClockJumped):
+                self._steady.jumped(entry.start, entry.seconds)
+            before, self._now = self._now, max(self._now, self._steady.at(entry.time))
             if (self._repeats or self._open) and all(self._trials[number].is_repeat for number in self._open):
                 self._repeating += self._now - before
         elif isinstance(entry, d.Stop | d.Complete | d.Fail | d.Cancel):
@@ -166,7 +170,8 @@ class _Reader:
                 self._trials[number].state = TrialState.CANCELLED
             case d.Pause(trial=number):
                 self._trials[number].state = TrialState.PAUSED
-            case e.SegmentStarted(trial=number, time=time):
+            case e.SegmentStarted(trial=number):
+                time = self._steady.at(entry.time)
                 self._began = time if self._began is None else self._began
                 self._startups.append(entry.startup_s)
                 self._trials[number].clock = time
@@ -193,9 +198,10 @@ class _Reader:
         trial = self._trials[event.trial]
         if event.trial not in self._open:  # the report arrived before SegmentStarted
             self._opened(event.trial)
-        self._began = event.time if self._began is None else self._began
-        passed = 0.0 if trial.clock is None else max(event.time - trial.clock, 0.0)
-        trial.clock = event.time
+        at = self._steady.at(event.time)
+        self._began = at if self._began is None else self._began
+        passed = 0.0 if trial.clock is None else max(at - trial.clock, 0.0)
+        trial.clock = at
         trial.reports[event.iteration] = RecordedReport(dict(event.metrics), passed)
         self._saves = self._saves or event.checkpoint is not None
 

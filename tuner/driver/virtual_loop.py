@@ -159,7 +159,7 @@ class SimulatedGroups(CallsHere):
 
     def config(self, trial: Trial, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration to pass to `evaluate`, made from `params` or, if this is None, from the trial's params."""
-        return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.number)
+        return self._space.config(trial.params if params is None else params, self._core.spec.seed, trial.drawn_as)
 
     def steps(self, trial: Trial, checkpoint: Any) -> Iterable[Step]:
         """Return the steps of a trial that continues from this checkpoint, or starts if the checkpoint is None."""

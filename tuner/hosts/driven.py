@@ -17,8 +17,9 @@ from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
-from tuner.driver.parts import load_parts
+from tuner.driver.parts import load_parts, without_parts
 from tuner.errors import SpecError
+from tuner.experiment.code.by_value import runnable_parts, runnable_space
 from tuner.hosts.agents.messages import is_within
 from tuner.hosts.executor import Executor
 from tuner.hosts.executors import Executors
@@ -334,6 +335,7 @@ class HostGroups:
             trial_id=trial_id(experiment, ref.trial),
             segment_id=self._name(ref),
             trial_number=ref.trial,
+            drawn_as=self._core.trials[ref.trial].drawn_as,
             segment=ref.ordinal,
             params=segment.params,
             seed=spec.seed,
@@ -365,10 +367,15 @@ class Driven:
         self.record = record
         spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
-        space = Space.from_json(spec.space, code.space_blob if code else None)
+        space_blob, parts_blob = runnable_space(code), runnable_parts(code)
+        if code is not None and parts_blob is None and code.parts_blob is not None:
+            spec = without_parts(
+                spec
+            )  # another Python pickled the parts, so the experiment is only paused or cancelled here
+        space = Space.from_json(spec.space, space_blob, opaque=code is not None and space_blob != code.space_blob)
         # The user's stop functions run only in the process of `Judge`, so they are not imported here.
         with functions_by_name():
-            self.core: Core = assemble(spec, space, load_parts(code.parts_blob if code else None))
+            self.core: Core = assemble(spec, space, load_parts(parts_blob))
         # The user's own searcher or scheduler may read anything of a trial.
         reads_values = self.core.searcher.READS_VALUES or runs_user_code(self.core)
         self.core.experiment.keeps_values = reads_values

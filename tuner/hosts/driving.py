@@ -9,9 +9,11 @@ import os
 import socket
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from tuner import __version__
 from tuner.domain.batch import Batch
+from tuner.domain.events import Commanded, DriverStarted
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
@@ -31,6 +33,8 @@ RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
 """Seconds for which the host waits for ranks' logs when an experiment ends. Logs that arrive later are still stored."""
+OTHERS_S = 10.0
+"""Seconds for which an experiment that needs another Python is left to a service that may have it, before it is paused here."""
 CRASHES, PROGRESS = 3, 20
 """An experiment fails if its driver crashes CRASHES times, with at most PROGRESS log entries between two crashes."""
 
@@ -55,6 +59,9 @@ class Driving:
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
         self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
+        self._foreign: dict[
+            int, tuple[int, float]
+        ] = {}  # experiment that needs another Python -> (epoch, seen since when)
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
     def begin(self, record: ExperimentRecord, executor: str = "") -> None:
@@ -69,6 +76,16 @@ class Driving:
     def busy(self, now: float) -> Collection[int]:
         """Return the ids of the experiments that are being driven, or whose driver has just crashed."""
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
+
+    async def leaves(self, record: ExperimentRecord) -> bool:
+        """Return whether to leave an experiment to another service, for `OTHERS_S`, since it needs another version of Python."""
+        if await self._why_not_here(record) is None or not await self._goes_on(record):
+            self._foreign.pop(record.id, None)
+            return False
+        now, (epoch, since) = time.monotonic(), self._foreign.get(record.id, (-1, 0.0))
+        if epoch != record.driver_epoch:
+            epoch, since = self._foreign[record.id] = (record.driver_epoch, now)
+        return now < since + OTHERS_S
 
     async def is_to_continue(self, experiment: int, state: ExperimentState) -> bool:
         """Return whether a paused or ended experiment has a pending command that lets it run again."""
@@ -162,9 +179,12 @@ class Driving:
         driven: Driven | None = None
         try:
             try:
-                if (why := await self._why_not_here(record)) is not None:
+                why = await self._why_not_here(record)
+                if why is not None and await self._goes_on(record):
                     return await self._hold(record, epoch, why)
                 driven = await asyncio.to_thread(Driven, self._host, record, epoch)  # reads and folds the whole log
+                if why is not None:
+                    await self._cancel_first(driven)
             except StoreError:
                 raise
             except Exception as error:
@@ -271,17 +291,30 @@ class Driving:
     async def _why_not_here(self, record: ExperimentRecord) -> str | None:
         """Return why the trials of an experiment cannot run in this host's version of Python; None if they can, or need not."""
         code = await asyncio.to_thread(self._host.store.code.get, record.spec.code) if record.spec.code else None
-        if (why := needs_other_python(record.spec, code)) is None or record.state is ExperimentState.CANCELLING:
-            return None
+        return needs_other_python(record.spec, code)
+
+    async def _goes_on(self, record: ExperimentRecord) -> bool:
+        """Return whether trials of an experiment are to run, since nobody has cancelled it and it has not ended for good."""
+        if record.state is ExperimentState.CANCELLING:
+            return False
         pending = await asyncio.to_thread(self._host.store.commands.pending, [record.id])
         asked = {command.command for command in pending if command.trial is None}
-        ends = asked & {"cancel", "kill"} or (record.state.ended and "continue" not in asked)
-        return None if ends else why
+        return not (asked & {"cancel", "kill"} or (record.state.ended and "continue" not in asked))
+
+    async def _cancel_first(self, driven: Driven) -> None:
+        """Let a user's command to cancel the experiment take effect before a takeover would start trials."""
+        pending = await asyncio.to_thread(self._host.store.commands.pending, [driven.record.id])
+        ends = {c.id: as_event(c) for c in pending if c.command in ("cancel", "kill") and c.trial is None}
+        if ends and not driven.core.state.ended:
+            events = [replace(event, time=driven.core.experiment.now or event.time) for event in ends.values()]
+            await driven.loop.handle_first(events, list(ends))
 
     async def _hold(self, record: ExperimentRecord, epoch: int, why: str) -> ExperimentState:
         """Pause an experiment whose trials cannot run here, and store the reason. One that has ended stays so."""
         log.error("experiment %s cannot be driven here: %s", record.public_id, why)
         pending = await asyncio.to_thread(self._host.store.commands.pending, [record.id])
+        if record.last_event_seq and record.state in (ExperimentState.RUNNING, ExperimentState.PAUSING):
+            await self._pause_trials(record, epoch, why)
         batch = Batch(
             log=[],
             state=record.state if record.state.ended else ExperimentState.PAUSED,
@@ -291,6 +324,22 @@ class Driving:
         await self._host.writer.write(self._host.store.drivers.commit, record.id, epoch, batch, time.time())
         assert batch.state is not None
         return batch.state
+
+    async def _pause_trials(self, record: ExperimentRecord, epoch: int, why: str) -> None:
+        """Pause the trials that an earlier driver has left running. Do nothing if that is not possible here."""
+        driven: Driven | None = None
+        try:
+            driven = await asyncio.to_thread(Driven, self._host, record, epoch)
+            last = driven.core.experiment.now  # the time without a driver must not count
+            pause = Commanded(time=last, command="pause", reason=why)
+            await driven.loop.handle_first([pause, DriverStarted(time=time.time(), epoch=epoch)], reason=why)
+        except StoreError:
+            raise
+        except Exception:
+            log.exception("the trials of %s are shown as running", record.public_id)
+        finally:
+            if driven is not None:
+                await driven.close()
 
     async def _refuse(self, record: ExperimentRecord, epoch: int, error: Exception) -> ExperimentState:
         """Fail an experiment that cannot be driven, and store the reason as its error.

@@ -449,7 +449,7 @@ class Host:
             self._candidates.find, now, busy=self.driving.busy(now), outage=outage, adopt=self._adopting
         )
         for record, why, adopted in found.to_drive:
-            if record.id in self.driving.tasks:
+            if record.id in self.driving.tasks or await self.driving.leaves(record):
                 continue
             if adopted:
                 await self.writer.write(self.store.drivers.adopt, record.id)

@@ -7,12 +7,14 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tuner.domain.events import CheckpointInfo, Reported
 from tuner.domain.segments import Failure
 from tuner.domain.states import TrialState
 from tuner.domain.thinned import why_thinned
+from tuner.domain.trial import drawn_as
 from tuner.errors import Conflict, SpecError, TrialError, TunerError
 from tuner.experiment.analysis import lineage
 from tuner.experiment.code.by_value import runnable_space
@@ -124,6 +126,7 @@ class Result:
 
     #: for the pickles of earlier versions, which do not have it
     _draws: Sequence[Mapping[str, Any]] = ()
+    _drawn_as: Mapping[int, int] = MappingProxyType({})
 
     def __init__(self, found: Found) -> None:
         record, space = found.record, found.revisions
@@ -137,11 +140,12 @@ class Result:
             trial_of(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
         )
         self.decisions = notebook.Rows(found.decisions)
+        self._drawn_as = {row.number: drawn_as(row.tags, row.number) for row in found.trials}
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
         self.best_config: dict[str, Any] | None = (
-            config_of(space, spec.seed, best["params"], best["trial_number"]) if best else None
+            config_of(space, spec.seed, best["params"], self._drawn_as[best["trial_number"]]) if best else None
         )
         runs = best.get("runs") if best else None
         alone = [self.best_trial] if self.best_trial is not None else []
@@ -315,7 +319,13 @@ class Result:
             return []
         found = lineage.schedule(lineage.lineage(place, lambda number: self._segments.get(number, ())))
         return [
-            {**entry, "config": config_of(self._space, self._seed, entry["params"], entry["trial"])} for entry in found
+            {
+                **entry,
+                "config": config_of(
+                    self._space, self._seed, entry["params"], self._drawn_as.get(entry["trial"], entry["trial"])
+                ),
+            }
+            for entry in found
         ]
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:

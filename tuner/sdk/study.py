@@ -223,7 +223,7 @@ class Study:
             return None
         trial, segment, ref = found
         return StudyTrial(
-            self._driver, self._space.config(segment.params, self._seed, trial.number), trial, segment, ref
+            self._driver, self._space.config(segment.params, self._seed, trial.drawn_as), trial, segment, ref
         )
 
     def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:

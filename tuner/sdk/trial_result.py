@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import TrialState
+from tuner.domain.trial import drawn_as
 from tuner.errors import CheckpointError
 from tuner.plurals import counted
 from tuner.sdk.live import notebook
@@ -123,18 +124,19 @@ def not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
 
 
 def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]]) -> TrialResult:
+    number = drawn_as(row.tags, row.number)
     return TrialResult(
         id=row.public_id,
         number=row.number,
         state=row.state,
-        config=config_of(space, seed, row.params, row.number, row.space_revision),
+        config=config_of(space, seed, row.params, number, row.space_revision),
         notes=row.tags.get("notes", {}),
         checkpoint=opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
         iterations=row.iteration,
         metrics=row.last,
         best_value=row.best_value,
         best_iteration=row.best_iteration,
-        best_config=config_of(space, seed, row.best_params, row.number),
+        best_config=config_of(space, seed, row.best_params, number),
         feasible=row.feasible,
         last_value=row.last_value,
         reason=row.reason,
@@ -150,7 +152,10 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
 def config_of(
     spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
 ) -> dict[str, Any]:
-    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run)."""
+    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run).
+
+    number: the number by which functions of `sample_from` draw; see `drawn_as`.
+    """
     space = spaces.holding(params, revision)
     return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
 

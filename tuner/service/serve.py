@@ -57,18 +57,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
         store.migrate()
         check_tokens(settings, store)
         with supervisor:
-            created = create_app(
-                settings,
-                store,
-                supervisor.poke,
-                supervisor.problem,
-                supervisor.look,
-                supervisor.cluster,
-                host_metrics=supervisor.metrics,
-                agents=supervisor.agents,
-                profile=supervisor.profile,
-                driver_log=supervisor.driver_log,
-            )
+            created = create_app(settings, store, supervisor)
             where = url_of(settings.host, port)
             print(f"tuner is at {where}   (database {shown_url(settings.database_url)})", flush=True)
             print(about_tokens(settings), flush=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from tuner.api.driver import Driver
 from tuner.errors import ClusterUnreachable, DriverSilent
-from tuner.hosts.ray.head import Head, HeadStopped, exits, start_head, stop_head, was_stopped
+from tuner.hosts.ray.head import Head, HeadStopped, exits, start_head, stop_head, stops_of, was_stopped
 from tuner.service.child import Child
 from tuner.settings import Settings
 
@@ -30,7 +31,7 @@ FUTILE = 3
 """The Ray head is replaced after this many child processes in a row have failed to connect to it."""
 
 
-class Supervisor:
+class Supervisor(Driver):
     """Keeps three things alive: the Ray head, the child process that talks to Ray and, through this child, the driver host.
 
     The supervisor starts and restarts only the head of this home. If the user has named a Ray cluster and it is
@@ -46,6 +47,7 @@ class Supervisor:
         self._up_since = float("inf")
         self._metrics: Mapping[str, Any] | None = None
         self._futile = 0
+        self._stops = stops_of(settings.home)
         self._headed = False  # True once this supervisor has found or started a head of this home
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -147,7 +149,7 @@ class Supervisor:
     def _keep(self) -> None:
         """Start a child process and, if there is none, a Ray head. Watch both until one of them is gone or the service ends."""
         head: Head | None = None
-        if self._headed and was_stopped(self.settings.home):
+        if self._is_stopped():
             self._say("Ray was shut down by `tuner serve --stop`; restart the service to continue")
             self._ended.wait()
             return
@@ -161,7 +163,7 @@ class Supervisor:
                     self._headed = False  # otherwise the stopped head would look like one that the user has stopped
                     self._futile = 1
                 try:
-                    head = start_head(self.settings.home, child.ray)
+                    head = start_head(self.settings.home, child.ray, self._stops)
                 except HeadStopped:
                     self._headed = True
                     return
@@ -182,6 +184,11 @@ class Supervisor:
         finally:
             self._child = None
             child.end()
+
+    def _is_stopped(self) -> bool:
+        """Return whether a user has stopped the head of this home since the service began, or while it was being started."""
+        home = self.settings.home
+        return not self.settings.ray_address and (stops_of(home) != self._stops or (self._headed and was_stopped(home)))
 
     def _new_child(self, *, reserve: bool) -> Child:
         return Child(self.settings, self.adopt, self._hear, reserve)

@@ -174,9 +174,10 @@ def _points(
         where |= {row.id: (row.ordinal, row.cause) for row in connection.execute(query)}
     cursor = Cursor(connection.connection.cursor(), connection.dialect.name)
     seconds = running.seconds([row.time for row in rows]).tolist()
-    zeros = clocks.begins(cursor, experiment_id, sorted({row.trial_number for row in rows}))
-    if not {row.segment_id for row in rows} <= where.keys() & zeros.keys():
+    trials = clocks.of_trials(cursor, experiment_id, sorted({row.trial_number for row in rows}))
+    if not {row.segment_id for row in rows} <= where.keys() & trials.zeros.keys():
         raise history.being_deleted()
+    trained = trials.seconds([row.time for row in rows], [row.segment_id for row in rows]).tolist()
     return [
         ReportPoint(
             seq=row.event_seq,
@@ -187,10 +188,10 @@ def _points(
             step=(row.payload or {}).get("step"),
             time=row.time,
             seconds=at,
-            trial_seconds=row.time - zeros[row.segment_id],
+            trial_seconds=of_trial,
             metrics=metrics.get((row.segment_id, row.report_no), {}),
         )
-        for row, at in zip(rows, seconds, strict=True)
+        for row, at, of_trial in zip(rows, seconds, trained, strict=True)
     ]
 
 

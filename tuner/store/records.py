@@ -89,7 +89,8 @@ class ExperimentRecord:
         float,
         About(
             "seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user "
-            "continued it, or had no driver. A pause that is still in progress is not included"
+            "continued it, had no driver, or the driver's machine was suspended. A pause that is still in progress is not "
+            "included"
         ),
     ]
     reason: Annotated[str, About("the reason, in words")]

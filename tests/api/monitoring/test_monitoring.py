@@ -10,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.api.answering import Answers
 from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app
 from tuner.domain.batch import Batch
@@ -44,7 +45,7 @@ def host() -> dict[str, Any]:
 
 @pytest.fixture
 async def client(sqlite_store: Store, tmp_path: Path, host: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(home=tmp_path), sqlite_store, host_metrics=lambda: host or None, web=tmp_path / "web")
+    app = create_app(Settings(home=tmp_path), sqlite_store, Answers(metrics=lambda: host or None), web=tmp_path / "web")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8000") as client:
         yield client
 

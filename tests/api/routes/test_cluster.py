@@ -13,7 +13,7 @@ from tuner.store import Store
 
 
 async def test_the_driver_is_asked(client: httpx.AsyncClient, app: FastAPI) -> None:
-    app.state.context.cluster = lambda: overview([], {}, [], [], {}, {}, began=0.0)
+    app.state.context.driver.cluster = lambda: overview([], {}, [], [], {}, {}, began=0.0)
     answered = await client.get("/api/v1/cluster")
     assert answered.status_code == 200
     assert answered.json() == {
@@ -40,7 +40,7 @@ async def test_trials_have_their_numbers(client: httpx.AsyncClient, app: FastAPI
     made, *_ = begin(sqlite_store, 3)
     held = cluster_of(made.public_id, running=[trial_id(made.public_id, 2)])
     found = cluster_of(made.public_id, waiting=[trial_id(made.public_id, 1), "trl_x"])
-    app.state.context.cluster = lambda: {**found, "groups": held["groups"]}
+    app.state.context.driver.cluster = lambda: {**found, "groups": held["groups"]}
     answered = (await client.get("/api/v1/cluster")).json()
     assert [group["trial_number"] for group in answered["groups"]] == [2]
     assert [group["trial_number"] for group in answered["waiting"]] == [1, None]

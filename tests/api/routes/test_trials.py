@@ -177,7 +177,7 @@ async def test_the_ranks_at_this_moment(client: httpx.AsyncClient, app: FastAPI,
         asked.append(segment)
         return ranks
 
-    app.state.context.look = look
+    app.state.context.driver.look = look
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}/live"
     found = (await client.get(url)).json()
     gpu = {"gpu_bytes": None, "gpu_reserved_bytes": None, "gpu_percent": None}
@@ -207,7 +207,8 @@ async def test_a_trial_that_another_driver_runs_says_which(
         answer.set_result({"found": None})
         return answer
 
-    app.state.context.look, app.state.context.profile = lambda segment: {}, profile
+    driver = app.state.context.driver
+    driver.look, driver.profile = lambda segment: {}, profile
     url = f"/api/v1/trials/{trial_id(made.public_id, 0)}"
     owner = sqlite_store.experiments.get(made.public_id).driver_owner
     assert owner
@@ -229,7 +230,7 @@ async def test_a_profile_that_waits_ends_with_the_service(
         asked.append(arguments)
         return never
 
-    app.state.context.profile = profile
+    app.state.context.driver.profile = profile
     waiting = asyncio.create_task(client.post(f"/api/v1/trials/{trial_id(made.public_id, 0)}/profile"))
     await asyncio.sleep(0)
     app.state.context.end()

@@ -300,6 +300,23 @@ def test_a_key_that_occurs_twice_is_refused(tmp_path: Path, name: str, text: str
         _spec(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("1", "0x1"), ("1", "1.0"), ("0.5", ".5"), ("1", "true"), ("true", "True"), ("~", "null"), ("0o7", "7")],
+)
+def test_keys_that_are_equal_are_refused(tmp_path: Path, one: str, two: str) -> None:
+    """The value of the first of them had been lost."""
+    (tmp_path / "spec.yaml").write_text(f"space:\n  {one}: a\n  {two}: b\n")
+    with pytest.raises(SpecError, match=f"the keys {one!r} and {two!r} are the same"):
+        _spec(tmp_path / "spec.yaml")
+
+
+def test_a_number_and_its_text_are_the_same_key_in_json(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("space: {1: a, '1': b}\n")
+    with pytest.raises(SpecError, match="the key '1' occurs twice"):
+        _spec(tmp_path / "spec.yaml")
+
+
 def test_a_merged_key_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text("a: &a {x: 1, y: 1}\nb: &b\n  <<: *a\n  x: 2\nc: {<<: *b, y: 3}\n")
     assert _spec(tmp_path / "spec.yaml")["c"] == {"x": 2, "y": 3}

@@ -107,7 +107,7 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     assert not launches(bench.command("retry", trial=1))  # it has not failed
 
 
-def test_a_trial_that_continues_another_one_is_warned_of_new_values_of_sample_from() -> None:
+def test_a_trial_that_continues_another_one_has_its_values_of_sample_from() -> None:
     space = {"x": tuner.uniform(0, 1), "y": tuner.sample_from(lambda: random.random())}
     bench = Bench(space=space, num_samples=1)
     bench.started(0)
@@ -115,13 +115,20 @@ def test_a_trial_that_continues_another_one_is_warned_of_new_values_of_sample_fr
     bench.ended(0, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
     bench.command("retry", trial=0)
     enqueued(bench, {"params": {"x": 0.5}})
+    enqueued(bench, {"params": {"x": 0.7}, "parent": 1, "key": "me"})
     bench.command("continue")
-    assert len(bench.core.trials) == 3
-    [note] = [entry for _, entry in bench.log if isinstance(entry, d.Note) and "sample_from" in entry.reason]
-    assert note.warning
-    assert note.trial == 1
-    assert "continues trial 0" in note.reason
+    while len(bench.core.trials) < 4:
+        bench.ended(len(bench.core.trials) - 1, "returned")
+    assert [trial.drawn_as for trial in bench.core.trials] == [0, 0, 2, 0]
+    assert bench.core.trials[3].tags["asked_by"] == "me"
+    assert not [entry for _, entry in bench.log if isinstance(entry, d.Note) and "sample_from" in entry.reason]
     assert bench.successor().states == bench.states
+    plain = Bench(num_samples=1)
+    plain.started(0)
+    plain.ended(0, "failed", e.Failure(kind="user", message="ValueError: no", cause="exception"))
+    plain.command("retry", trial=0)
+    plain.command("continue")
+    assert plain.core.trials[1].tags == {}
 
 
 def test_a_fork_whose_checkpoint_is_gone_starts_from_the_beginning_with_a_warning() -> None:

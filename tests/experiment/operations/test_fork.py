@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import httpx
@@ -11,9 +12,11 @@ from tests.api.conftest import SPEC, app, client, poked
 from tests.experiment.code.test_by_value import spec as spec_by_value
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
+from tuner.experiment.code import by_value
 from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.spec import parse_spec, written
 from tuner.store import ExperimentRecord, Store
+from tuner.usercode.trainable import by_value as pickled
 
 __all__ = ["app", "client", "poked"]
 
@@ -145,6 +148,24 @@ async def test_a_function_by_value_is_used_again(client: httpx.AsyncClient, sqli
         f"{EXPERIMENTS}/{source['id']}/fork", json={"changes": {"entrypoint": SPEC["entrypoint"]}}
     )
     assert (entrypoint.status_code, entrypoint.json()["entrypoint"]) == (201, SPEC["entrypoint"])
+
+
+async def test_a_fork_whose_function_another_python_has_pickled_is_refused_before_anything_is_written(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(config: dict[str, Any]) -> None: ...
+
+    source = await created(client, spec_by_value(**by_value.written(pickled(train))))
+    url = f"{EXPERIMENTS}/{source['id']}/fork"
+    monkeypatch.setattr(platform, "python_version", lambda: "3.1.4")
+    answer = await client.post(url)
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["pointer"] == "/entrypoint"
+    assert "fork it with Python 3." in error["message"]
+    assert len((await client.get(EXPERIMENTS)).json()["items"]) == 1
+    answer = await client.post(url, json={"changes": {"entrypoint": SPEC["entrypoint"]}})
+    assert answer.status_code == 201, answer.text
 
 
 async def test_a_function_may_replace_the_entrypoint(client: httpx.AsyncClient, sqlite_store: Store) -> None:

@@ -135,6 +135,23 @@ def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
         assert head.was_stopped(tmp_path)
 
 
+def test_a_head_that_is_stopped_before_it_starts_is_not_started(tmp_path: Path) -> None:
+    """A service that `tuner serve --stop` met between its start and that of Ray had started Ray all the same."""
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        raise AssertionError("Ray is started")
+
+    begun = head.stops_of(tmp_path)
+    assert not head.stop_head(tmp_path, keep_logs=True)
+    assert head.stops_of(tmp_path) == begun, "the service itself ends a head to replace it"
+    assert not head.stop_head(tmp_path)
+    with pytest.raises(head.HeadStopped, match="before it was started"):
+        head.start_head(tmp_path, run, begun)
+    assert head.was_stopped(tmp_path)
+    with pytest.raises(AssertionError, match="Ray is started"):
+        head.start_head(tmp_path, run, head.stops_of(tmp_path))
+
+
 def test_the_head_that_an_earlier_version_has_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in any temporary directory in which its sockets had room, not only where those of every head have."""
     monkeypatch.setattr(tempfile, "tempdir", "/scratch/123456")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -307,6 +308,19 @@ def test_a_callback_of_a_process_without_the_functions_gets_everything_else(sqli
     start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
     assert not list(reader.read(StreamItem(seq=1, event="decision", time=0.0, trial=0, data=start)))
     assert reader.trials[0].config == {"x": 0.5, "net": {"width": 16}, "epochs": 3, "twice": None}
+
+
+def test_a_callback_gets_the_values_that_a_retry_has_taken_over(sqlite_store: Store) -> None:
+    record = sqlite_store.experiments.get(committed(sqlite_store, 2))
+    space = Space.from_python({**SPACE, "noise": tuner.sample_from(lambda: random.random())})
+    spec = dataclasses.replace(record.spec, space=space.to_json())
+    reader = Reader(dataclasses.replace(record, spec=spec), space.blob())
+    for number, tags in ((0, {}), (1, {"drawn_as": 0}), (2, {})):
+        payload = {"number": number, "params": {"x": 0.5, "net/width": 16}, "tags": tags}
+        data = {"kind": "start", "reason": "", "payload": payload}
+        assert not list(reader.read(StreamItem(seq=number + 1, event="decision", time=0.0, trial=number, data=data)))
+    first, again, other = (reader.trials[number].config for number in range(3))
+    assert first == again != other
 
 
 def test_a_callback_in_another_python_gets_everything_but_the_values_of_functions(sqlite_store: Store) -> None:

@@ -7,11 +7,13 @@ import os
 import re
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from tests.store.examples import T0, a_report, a_spec, begin
@@ -104,6 +106,32 @@ def test_a_database_with_a_running_experiment_is_not_replaced(
     refuses_beside_a_driver(sqlite_url, tmp_path / "copy")
 
 
+def test_a_driver_that_starts_after_the_check_is_seen(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, *_ = begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    later = sqlite_store.experiments.create(a_spec("later"))
+    checks: list[Any] = []
+    check = backup_of._refuse_if_driven
+
+    def driven_after_the_first(target: sqlite3.Connection) -> None:
+        check(target)
+        if not checks:
+            sqlite_store.drivers.claim(later.id, "driver", 6000.0, time.time())
+        checks.append(target)
+
+    monkeypatch.setattr(backup_of, "_refuse_if_driven", driven_after_the_first)
+    with pytest.raises(Conflict, match=f"{later.public_id} is running"):
+        restore(sqlite_url, tmp_path / "copy", force=True)
+    with Store.open(sqlite_url) as store:
+        assert {one.public_id for one in store.experiments.page().items} == {made.public_id, later.public_id}
+        store.drivers.release(later.id, 1)
+    restore(sqlite_url, tmp_path / "copy", force=True)
+    with Store.open(sqlite_url) as store:
+        assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
+
+
 def test_a_damaged_database_is_replaced(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
     made, *_ = begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")
@@ -124,6 +152,28 @@ def test_a_damaged_database_is_replaced(sqlite_store: Store, sqlite_url: str, tm
 @pytest.mark.postgres
 def test_a_postgresql_database_with_a_running_experiment_is_not_replaced(postgres_url: str, tmp_path: Path) -> None:
     refuses_beside_a_driver(postgres_url, tmp_path / "copy")
+
+
+@pytest.mark.postgres
+def test_a_driver_that_starts_while_a_restore_waits_for_locks_is_seen(postgres_url: str, tmp_path: Path) -> None:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'")
+    with Store.open(postgres_url) as store, ThreadPoolExecutor() as threads:
+        made, *_ = begin(store)
+        store.drivers.release(made.id, 1)
+        backup(postgres_url, tmp_path / "copy")
+        engine = store._database.engine
+        with engine.begin() as driver:
+            claim = "UPDATE experiment SET lease_until = :until, driver_owner = 'driver'"
+            driver.execute(text(claim), {"until": time.time() + 6000})
+            restoring = threads.submit(restore, postgres_url, tmp_path / "copy", force=True)
+            with engine.connect() as watch:
+                end = time.monotonic() + 8
+                while not watch.execute(waiting).scalar():
+                    assert not restoring.done()
+                    assert time.monotonic() < end
+        with pytest.raises(Conflict, match=f"{made.public_id} is running"):
+            restoring.result(timeout=30)
+        assert store.experiments.get(made.public_id).driver_owner == "driver"
 
 
 def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:

@@ -234,6 +234,23 @@ def test_a_line_between_two_reports_is_seen_if_neither_of_them_is(store: Store, 
     assert seen(times[0] - 0.2, times[0] - 0.1) == seen(times[-1] + 0.1, times[-1] + 0.2) == []
 
 
+def test_time_of_the_trial_stands_still_while_the_clock_of_the_driver_jumps(store: Store) -> None:
+    run = Run(store)
+    run.report(0, [{"accuracy": 0.1}, {"accuracy": 0.2}])  # 1.0 s
+    begun = run.time
+    run.time += 3600
+    with store._database.engine.begin() as connection:
+        pauses = {"pauses": f"[[{begun},{run.time}]]", "id": run.made.id}
+        connection.execute(text("UPDATE experiment SET pauses = :pauses WHERE id = :id"), pauses)
+    run.report(0, [{"accuracy": 0.3}], ends=True)
+    run.go_on(0, 3)
+    run.report(0, [{"accuracy": 0.4}])
+    curve = store.metrics.curves(run.made.id, "accuracy", x="trial_time").curves[0]
+    assert [list(part.x) for part in curve.segments] == [[0.5, 1.0, 1.5], [2.0]]
+    [part] = store.metrics.curves(run.made.id, "accuracy", x="trial_time", low=1.9, high=2.1).curves[0].segments
+    assert list(part.x) == [2.0]
+
+
 def test_time_of_the_trial_stands_still_between_its_segments(store: Store) -> None:
     run = Run(store)
     run.report(0, [{"accuracy": 0.1, "loss": 1.0}, {"accuracy": 0.2}], ends=True)  # 1.0 s

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from tuner.api.access.auth import Credential, Identity, cookie_name, credential_of, source_of
-from tuner.api.answers import BAD, NOT_FOUND, Route, answer, json_body
+from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body
 from tuner.api.context import Context, Here
 from tuner.api.problems import problem_response
 from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
 from tuner.domain.experiment import PROJECT
-from tuner.errors import SpecError
 from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 router = APIRouter(route_class=Route, tags=["access"])
 
-M = TypeVar("M", bound=Model)
 RoleName = Literal["agent", "viewer", "editor", "admin"]
 REFUSED: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "the token is wrong, expired or revoked"}
@@ -189,7 +187,7 @@ async def session(here: Here, request: Request) -> Response:
     summary="Sign in with a token. Sets a cookie that scripts cannot read",
 )
 async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(json_body)]) -> Response:
-    given = _checked(SignIn, data)
+    given = checked(SignIn, data)
     address = source_of(request.scope)
     wait_s = here.authenticator.must_wait_s(address)
     here.authenticator.tried(address)
@@ -246,7 +244,7 @@ def tokens(here: Here) -> Response:
     summary="Create a token. Only this response contains its secret; for admins",
 )
 def create_token(here: Here, data: Annotated[object, Depends(json_body)]) -> Response:
-    given = _checked(NewToken, data)
+    given = checked(NewToken, data)
     lifetime_s = None if given.expires_days is None else given.expires_days * 86400
     secret, record = here.store.access.create_token(
         given.name, Role.named(given.role), project=given.project or here.project, lifetime_s=lifetime_s
@@ -294,12 +292,3 @@ def _session(here: Context, request: Request, identity: Identity | None) -> Sess
         project=None if identity is None else identity.project,
         sign_in_url=f"{request.scope.get('root_path') or ''}/auth/login" if with_provider else None,
     )
-
-
-def _checked(model: type[M], data: object) -> M:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise SpecError(
-            [("/" + "/".join(str(part) for part in item["loc"]), str(item["msg"])) for item in error.errors()]
-        ) from error

@@ -206,7 +206,7 @@ async def _ask(
     Raises:
         DriverSilent: the host does not answer in time, or the service shuts down first.
     """
-    answer: dict[str, Any] = await here.answered(here.agents(question, experiment, said), patience_s)
+    answer: dict[str, Any] = await here.answered(here.driver.agents(question, experiment, said), patience_s)
     return raised(answer)
 
 

@@ -69,5 +69,5 @@ def unpin(here: Here, checkpoint_id: CheckpointId) -> Response:
 
 def _pinned(here: Here, checkpoint_id: str, pinned: bool) -> Response:
     record = trials.pin(here.store, plain_text(checkpoint_id), pinned)
-    here.poke()
+    here.driver.poke()
     return shown_checkpoint(here.store, record)

@@ -20,6 +20,6 @@ router = APIRouter(route_class=Route, tags=["cluster"])
 )
 def cluster(here: Here) -> Response:
     """Return the state of the cluster, as the driver host sees it. The host does not know of experiments that scripts drive."""
-    found = here.cluster()
+    found = here.driver.cluster()
     trials = [item["trial_id"] for part in ("groups", "waiting") for item in found[part]]
     return answer(schemas.Cluster.of(found, here.store.trials.numbers(trials)))

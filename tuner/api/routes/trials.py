@@ -72,7 +72,7 @@ async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optio
     name = None if given.checkpoint_id is None else plain_text(given.checkpoint_id)
     parent = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
     key = await asyncio.to_thread(trials.fork_trial, here.store, parent.public_id, given.params, name)
-    here.poke()
+    here.driver.poke()
     made = await _asked_by(here, parent.experiment_id, key)
     if made is None:
         return await asyncio.to_thread(shown_trial, here.store, parent, 202)
@@ -229,7 +229,7 @@ def neighbors(
 def live(here: Here, trial_id: TrialId) -> Response:
     record = here.store.trials.get(plain_text(trial_id))
     segment = _running(record)
-    if not (found := here.look(segment.public_id)):
+    if not (found := here.driver.look(segment.public_id)):
         raise _not_here(here, record)
     return answer(schemas.Live.of(segment.ordinal, found))
 
@@ -248,14 +248,14 @@ async def profile(
     record = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
     segment = _running(record)
     profile_id = secrets.token_hex(8)
-    asked = here.profile(segment.public_id, {**given.model_dump(), "id": profile_id})
+    asked = here.driver.profile(segment.public_id, {**given.model_dump(), "id": profile_id})
     try:
         told: dict[str, Any] = await here.answered(
             asked, given.duration_s + PROFILE_ANSWER_S, gone=request.is_disconnected
         )
     except (DriverSilent, asyncio.CancelledError):  # nobody is waiting for the profile any more
         with contextlib.suppress(DriverSilent):
-            here.profile(segment.public_id, {"stop": profile_id})
+            here.driver.profile(segment.public_id, {"stop": profile_id})
         raise
     found = raised(told)["found"]
     if found is None:

@@ -32,7 +32,7 @@ router = APIRouter(route_class=Route)
 def _of_experiment(verb: Verb) -> Callable[..., Response]:
     def route(here: Here, experiment_id: ExperimentId) -> Response:
         record = act(here.store, verb.name, plain_text(experiment_id))
-        here.poke()
+        here.driver.poke()
         return shown_experiment(here.store, record, 202)
 
     return route
@@ -41,7 +41,7 @@ def _of_experiment(verb: Verb) -> Callable[..., Response]:
 def _of_trial(verb: Verb) -> Callable[..., Response]:
     def route(here: Here, trial_id: TrialId) -> Response:
         record = act_on_trial(here.store, verb.name, plain_text(trial_id))
-        here.poke()
+        here.driver.poke()
         return shown_trial(here.store, record, 202)
 
     return route
@@ -51,7 +51,7 @@ def continue_(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depe
     given = checked(schemas.Continuation, {} if data is None else data)
     name = plain_text(experiment_id)
     record = usecases.continue_experiment(here.store, name, given.num_samples, adopt=True)
-    here.poke()
+    here.driver.poke()
     return shown_experiment(here.store, record, 202)
 
 

@@ -138,6 +138,7 @@ LogKind = Literal[
     "gpu_hours_spent",
     "slots_changed",
     "workers_changed",
+    "clock_jumped",
 ]
 """The kinds of log entries; a test compares them with `tuner.domain.events`."""
 

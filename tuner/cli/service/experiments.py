@@ -49,19 +49,22 @@ class Yaml(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
     """Reads YAML 1.2 (its core schema), as the page does. PyYAML reads YAML 1.1.
 
     So `on`, `no`, `1:30`, `1_000` and `2026-01-31` are text, 1e-5 is a number, and 010 is 10. Merge keys (`<<`) also work.
-    A key that occurs twice in a mapping is an error, except for the merge key: no value is lost if there are several.
+    A key that occurs twice in a mapping is an error, and so are two keys that are equal, such as 1 and 0x1, or that JSON cannot
+    tell apart, such as 1 and "1". No value is lost if there are several merge keys.
     """
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen: set[tuple[str, str]] = set()
+        seen: dict[Any, str] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if (key.tag, key.value) in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key.value!r} occurs twice", problem_mark=key.start_mark
-                    )
-                seen.add((key.tag, key.value))
+                value = self.construct_object(key)
+                name = next(iter(json.loads(json.dumps({value: None}, skipkeys=True))), value)  # the key in JSON
+                if (before := seen.get(value, seen.get(name))) is not None:
+                    twice = f"the key {key.value!r} occurs twice"
+                    problem = twice if before == key.value else f"the keys {before!r} and {key.value!r} are the same"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen[value] = seen[name] = key.value
         return node
 
 

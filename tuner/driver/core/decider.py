@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -19,7 +19,7 @@ from tuner.domain.events import Event
 from tuner.domain.keys import keyed_random
 from tuner.domain.segments import CheckpointInfo, Leave, Verdict
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.domain.trial import Segment, Trial
+from tuner.domain.trial import DRAWN_AS, Segment, Trial
 from tuner.driver.core.actions import Ask, Fit, Question
 from tuner.driver.core.milestones import next_milestone, save_is_due
 from tuner.driver.core.rules import repeats
@@ -148,6 +148,7 @@ class Decider:
                 | e.Noted()
                 | e.RoomWanted()
                 | e.SlotsChanged()
+                | e.ClockJumped()
             ):
                 return ()
             case e.WorkersChanged():
@@ -166,10 +167,10 @@ class Decider:
     def _unused_values(self, trial: Trial) -> Iterator[d.Note]:
         """Warn of given values for which the training code has not asked by the trial's first report."""
         for where, name in self.searcher.not_asked_for(trial):
-            what = f"trial {trial.number} has not asked for {name!r}, so the value in {where} has no effect"
+            what = f"trial {trial.number} made its first report without asking for {name!r}, which {where} gives"
             meant = did_you_mean(name, trial.params, "'")
-            asked = f"it has asked for {names(trial.params)}{meant}"
-            yield d.Note(reason=f"{what}; {asked}", trial=trial.number, warning=True)
+            asked = f"the value has had no effect; the trial has asked for {names(trial.params)}{meant}"
+            yield d.Note(reason=f"{what}: {asked}", trial=trial.number, warning=True)
 
     def _trials_inside(self) -> str:
         """Return a phrase that says how many of the trials so far lie in the new search space; "" if there are no trials."""
@@ -458,13 +459,16 @@ class Decider:
     def _start_enqueued(self, enqueued: EnqueuedTrial) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.
 
-        Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning. Add one
-        if the trial continues another one and the space has `sample_from`, which draws by the number of the trial.
+        Add a warning if the checkpoint to start from is gone, because the trial then starts from the beginning. A trial that
+        continues another one gets the same values from functions of `sample_from`, which draw by the number of a trial.
         """
         number, context = len(self.trials), self.searcher.context
         gone = bool(enqueued.checkpoint) and not self.experiment.checkpoints.exists(enqueued.checkpoint)
         space = self.experiment.revisions.holding(enqueued.params, enqueued.space_revision)
         drawn = space.sample(keyed_random(context.seed, "enqueued", number), enqueued.params)
+        tags: dict[str, Any] = {"asked_by": enqueued.key} if enqueued.key else {}
+        if enqueued.parent is not None and space.has_functions:
+            tags[DRAWN_AS] = self.trials[enqueued.parent].drawn_as
         yield d.Start(
             params={**drawn, **enqueued.params} if enqueued.parent is not None else drawn,
             number=number,
@@ -472,18 +476,12 @@ class Decider:
             late=repeats.time_is_for_repeats(self.experiment),
             checkpoint=enqueued.checkpoint,
             parent=enqueued.parent,
-            tags={"asked_by": enqueued.key} if enqueued.key else {},
+            tags=tags,
             space_revision=enqueued.space_revision,
             reason=enqueued.reason or "enqueued by a user",
         )
         if gone:
             why = f"trial {number} starts from the beginning, because the checkpoint {enqueued.checkpoint} is gone"
-            yield d.Note(reason=why, trial=number, warning=True)
-        if enqueued.parent is not None and space.has_functions:
-            why = (
-                f"trial {number} continues trial {enqueued.parent}, but functions of sample_from that draw at random give it "
-                "other values"
-            )
             yield d.Note(reason=why, trial=number, warning=True)
 
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
@@ -598,7 +596,7 @@ class Decider:
         )
         save = (
             (asked and self.scheduler.SAVES_AT_MILESTONES)
-            or save_is_due(segment, self._save_after(segment), self.experiment.now)
+            or save_is_due(segment, self._save_after(segment), self.experiment.ran)
             or (spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
         )
         milestone, decide_at = self.next_milestone(trial, segment)
@@ -621,7 +619,7 @@ class Decider:
         stop_at = self.stopper.milestone(trial) if self.stopper is not None and not repeated else None
         end = None if spec.max_t is None else float(spec.max_t)
         again = repeats.end_of(self.experiment, trial)
-        wanted, now = (decide_at, stop_at, end, again), self.experiment.now
+        wanted, now = (decide_at, stop_at, end, again), self.experiment.ran
         return next_milestone(spec, trial, segment, wanted, self._save_after(segment), now), decide_at
 
     def _save_after(self, segment: Segment) -> float | None:

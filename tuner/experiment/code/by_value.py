@@ -109,10 +109,12 @@ def _check_python(version: str, runtime_env: Any) -> None:
         )
 
 
-def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
+def needs_other_python(spec: Spec, code: CodeRecord | None, verb: str = "continue") -> str | None:
     """Return why this Python cannot run the code that an experiment has by value, or None if it can.
 
     Functions that the code names by their module run in every version.
+
+    verb: what the user wants to do with the experiment.
     """
     if code is None or not _is_other(code.python):
         return None
@@ -122,15 +124,22 @@ def needs_other_python(spec: Spec, code: CodeRecord | None) -> str | None:
     minor = ".".join(code.python.split(".")[:2])
     return (
         f"the experiment has functions that were pickled by Python {code.python}, and this is Python "
-        f"{platform.python_version()}, which cannot run them: continue it with Python {minor}"
+        f"{platform.python_version()}, which cannot run them: {verb} it with Python {minor}"
     )
 
 
 def runnable_space(code: CodeRecord | None) -> bytes | None:
     """Return the pickled Python objects of the search space, or None if there are none or this Python cannot run them."""
-    if code is None or (_is_other(code.python) and holds_functions(code.space_blob)):
-        return None
-    return code.space_blob
+    return _runnable(code, code.space_blob) if code is not None else None
+
+
+def runnable_parts(code: CodeRecord | None) -> bytes | None:
+    """Return the pickled scheduler, searcher and stopper, or None if there are none or this Python cannot run them."""
+    return _runnable(code, code.parts_blob) if code is not None else None
+
+
+def _runnable(code: CodeRecord, blob: bytes | None) -> bytes | None:
+    return None if _is_other(code.python) and holds_functions(blob) else blob
 
 
 def _is_other(version: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tuner.errors import SpecError
+from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.usecases import checked_code, packed, parsed
 from tuner.experiment.specs.changes import merge_patch
@@ -67,6 +69,8 @@ def fork_experiment(
     if idempotency_key is not None and (found := store.experiments.created_with(idempotency_key, spec)) is not None:
         return found
     code = checked_code(spec, names, sent, checker)
+    if (why := needs_other_python(spec, code, "fork")) is not None:
+        raise SpecError(f"{source.public_id} cannot be forked: {why}, or change the entrypoint", "/entrypoint")
     inherited = source.spec.warm_start if isinstance(source.spec.warm_start, list | tuple) else ()
     spec = packed(store, with_earlier(store, spec, inherited if "warm_start" not in changes else ()), storage)
     return store.experiments.create(spec, code=code, source="api", idempotency_key=idempotency_key)

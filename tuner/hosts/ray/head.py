@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,13 +95,15 @@ def find_head(home: Path) -> Head | None:
     return Head(address, tuple(found[name] for name in _PARTS))
 
 
-def start_head(home: Path, run: RunRay | None = None) -> Head:
+def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) -> Head:
     """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
     run: the function that runs `ray` commands; by default `run_ray`.
+    stops: what `stops_of` has returned when the service began; None to start a head whether or not it was stopped since.
 
     Raises:
-        HeadStopped: `stop_head` was called while Ray was starting. It also ends what has been started of Ray.
+        HeadStopped: `stop_head` was called while Ray was starting, or since the service began. It also ends what has been
+            started of Ray.
         ClusterUnreachable: Ray cannot be started.
     """
     run = run or run_ray
@@ -110,7 +113,12 @@ def start_head(home: Path, run: RunRay | None = None) -> Head:
             return head
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
-        _marker(home).write_text("", encoding="utf-8")  # `stop_head` deletes it
+        _marker(home).write_text(
+            "", encoding="utf-8"
+        )  # `stop_head` deletes it, after it has changed what `stops_of` returns
+        if stops is not None and stops_of(home) != stops:
+            _marker(home).unlink(missing_ok=True)
+            raise HeadStopped("Ray was shut down by `tuner serve --stop` before it was started")
         try:
             head = _start(home, run)
         except (ClusterUnreachable, FileNotFoundError):
@@ -150,8 +158,11 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
 
     A head that is being started is stopped, too.
 
-    keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them.
+    keep_logs: False to delete the head's files, which are sockets and Ray's own logs; the logs of trials are not among them. A
+        service that runs then starts no head again. True if the service itself replaces the head.
     """
+    if not keep_logs and home.is_dir():
+        _stops(home).write_text(uuid.uuid4().hex, encoding="utf-8")
     _marker(home).unlink(missing_ok=True)
     _used_torch(home).unlink(missing_ok=True)
     running = _end(home, patience_s=10.0)
@@ -161,6 +172,14 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
                 running = _end(home, patience_s=10.0) or running
                 shutil.rmtree(_scratch(home), ignore_errors=True)
     return running
+
+
+def stops_of(home: Path) -> str:
+    """Return a text that changes whenever a user stops the head of this home, even if there is no head."""
+    try:
+        return _stops(home).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def was_stopped(home: Path) -> bool:
@@ -256,6 +275,10 @@ def _listens(gcs: psutil.Process, address: str) -> bool:
 
 def _marker(home: Path) -> Path:
     return home / "ray_address"
+
+
+def _stops(home: Path) -> Path:
+    return home / "ray_stops"
 
 
 def _scratch(home: Path) -> Path:

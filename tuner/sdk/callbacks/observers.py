@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tuner.domain.keys import trial_id
 from tuner.domain.thinned import why_thinned
+from tuner.domain.trial import drawn_as
 from tuner.errors import SpecError
 from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
@@ -106,6 +107,7 @@ class Reader:
         self._spaces = [self._space(each) for each in (*experiment.spec.former_spaces, experiment.spec.space)]
         self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
+        self._drawn_as: dict[int, int] = {}  # trial -> the number by which functions of `sample_from` draw for it
         self._begun: set[int] = set()
         self._thinned = experiment.thinned_at is not None
 
@@ -122,6 +124,7 @@ class Reader:
                 number=number, trial_id=trial_id(self._id, number), experiment_id=self._id, config={}, params={},
                 reason=data["reason"],
             )  # fmt: skip
+            self._drawn_as[number] = drawn_as(data["payload"].get("tags", {}), number)
             self._configure(self.trials[number], data["payload"]["params"] or {}, data["payload"].get("space_revision"))
         trial = self.trials.get(entry.trial) if entry.trial is not None else None
         if trial is None:
@@ -193,7 +196,7 @@ class Reader:
             trial.config = own | space.config_without_functions(params)
         if self._blob is not None:  # otherwise only the training processes have the functions of the space
             with contextlib.suppress(SpecError):  # parameters are missing, or a function fails
-                trial.config = own | space.config(params, self._seed, trial.number)
+                trial.config = own | space.config(params, self._seed, self._drawn_as[trial.number])
 
     def _saved(self, trial: ObservedTrial, checkpoint: Mapping[str, Any], about: dict[str, Any]) -> Call:
         trial.checkpoint = dict(checkpoint)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from tuner.store.sql.migrate import is_known
 
 BUSY_S = 30.0
 """The time to wait for another process's transaction to end, in seconds."""
+
+PAGES = 16
+"""The number of pages that a restore writes before it checks again that nobody uses the database. Any database has more."""
 
 
 def backup(url: str, target: Path) -> int:
@@ -103,7 +107,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
                         f"the database {target} has experiments, which would be lost; pass --force to replace it"
                     )
                 _refuse_if_driven(write)
-            _fill(write, read)
+                _fill(write, read, lambda: _refuse_if_started(target))
+            else:
+                _fill(write, read)
 
 
 def _refuse_if_driven(target: sqlite3.Connection) -> None:
@@ -118,16 +124,35 @@ def _refuse_if_driven(target: sqlite3.Connection) -> None:
         raise exchange.running(*driven)
 
 
-def _fill(target: sqlite3.Connection, source: sqlite3.Connection) -> None:
-    """Copy a database. Raise StoreError if another process keeps one of the two locked for `BUSY_S` seconds."""
+def _refuse_if_started(target: Path) -> None:
+    """Raise Conflict if a driver has started since the first check. Call this while the database is locked, but not replaced.
+
+    Without a write-ahead log, nobody can read a locked database, so the first check has to do.
+    """
+    with contextlib.suppress(sqlite3.OperationalError), closing(exchange.reading(target)) as read:
+        _refuse_if_driven(read)
+
+
+def _fill(
+    target: sqlite3.Connection, source: sqlite3.Connection, check_locked: Callable[[], None] | None = None
+) -> None:
+    """Copy a database. Raise StoreError if another process keeps one of the two locked for `BUSY_S` seconds.
+
+    check_locked: called once the target is locked. If it raises an error, the target stays as it is.
+    """
     until = time.monotonic() + BUSY_S
 
     def check(status: int, _left: int, _pages: int) -> None:
+        nonlocal check_locked
+        if status == sqlite3.SQLITE_OK and check_locked is not None:
+            check_locked()
+            check_locked = None
         # By itself, `Connection.backup` would try again for ever.
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() >= until:
             raise StoreError("another process uses the database: stop all services and searches first")
 
-    source.backup(target, progress=check, sleep=min(0.25, BUSY_S))
+    # A source that is in use has to be copied in one step.
+    source.backup(target, pages=-1 if check_locked is None else PAGES, progress=check, sleep=min(0.25, BUSY_S))
 
 
 def _file(url: str) -> Path | None:

@@ -79,6 +79,8 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
             target.begin() as write,
         ):
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
+            # Before the checks, so that no driver can start between them and the replacement, which would wait for these locks.
+            write.execute(text(f"LOCK TABLE {', '.join(metadata.tables)} IN ACCESS EXCLUSIVE MODE"))
             if not force and write.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
                 raise Conflict(f"{shown_url(url)} has experiments, which would be lost; pass --force to replace them")
             driven = write.execute(text(DRIVEN.replace("?", ":now")), {"now": time.time()}).first()

@@ -6,9 +6,13 @@ last report.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sqlalchemy import Connection, select
 
 from tuner.errors import NotFound
@@ -16,9 +20,6 @@ from tuner.store.running import RunningClock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.tables import dumps
 from tuner.store.sql.tables import experiment as table
-
-Begins = float | Mapping[int, float]
-"""The time at which an axis is zero: one time for all segments, or a mapping from segment id to time."""
 
 # The last column is the time of the segment's last report, or NULL for a trial's last segment. A report may have any of
 # the experiment's metrics, so the query looks at all of them.
@@ -31,10 +32,29 @@ FROM trial t CROSS JOIN segment s WHERE s.trial_id = t.id AND t.experiment_id = 
 ORDER BY s.trial_id, s.ordinal"""
 
 
-def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> dict[int, float]:
-    """Return, by segment id, the time at which the trial's clock would have been zero if it had run without a break.
+@dataclass(frozen=True, slots=True)
+class TrialClocks:
+    """The clocks of an experiment's trials.
 
-    To convert a point's time to what the clock showed then, subtract this time.
+    Attributes:
+        running: a clock that stands still while the experiment does. The experiment pauses only between segments, so within
+            a segment, these are the times by which the driver's clock has jumped.
+        zeros: by segment id, what `running` would have shown when the trial's clock was zero if the trial had run without a
+            break.
+    """
+
+    running: RunningClock
+    zeros: Mapping[int, float]
+
+    def seconds(self, times: ArrayLike, segments: ArrayLike) -> NDArray[np.float64]:
+        """Return what each trial's clock showed at these Unix timestamps, which are from these segments."""
+        ids, which = np.unique(np.asarray(segments, np.int64), return_inverse=True)
+        zeros = np.array([self.zeros[segment] for segment in ids.tolist()], np.float64)
+        return np.asarray(self.running.seconds(times) - zeros[which], np.float64)
+
+
+def of_trials(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None) -> TrialClocks:
+    """Return the clocks of an experiment's trials.
 
     Args:
         cursor: a cursor of a transaction.
@@ -42,15 +62,19 @@ def begins(cursor: Cursor, experiment: int, trials: Sequence[int] | None = None)
         trials: numbers of trials; None for all.
     """
     chosen, numbers = ("", ()) if trials is None else among(cursor, trials)
-    found: dict[int, float] = {}
+    pauses = cursor.value("SELECT pauses FROM experiment WHERE id = ?", (experiment,))
+    running = RunningClock(0.0, json.loads(pauses) or () if pauses else ())
+    rows = list(cursor.rows(_SEGMENTS.format(chosen=chosen), (experiment, *numbers)))
+    starts = running.seconds([row[2] for row in rows]).tolist()
+    ends = running.seconds([row[2] if row[3] is None else row[3] for row in rows]).tolist()
+    zeros: dict[int, float] = {}
     owner, trained = None, 0.0
-    for trial, segment, started, last in cursor.rows(_SEGMENTS.format(chosen=chosen), (experiment, *numbers)):
+    for (trial, segment, _, _), start, end in zip(rows, starts, ends, strict=True):
         if trial != owner:
             owner, trained = trial, 0.0
-        found[segment] = started - trained
-        if last is not None:
-            trained += max(0.0, last - started)
-    return found
+        zeros[segment] = start - trained
+        trained += max(0.0, end - start)
+    return TrialClocks(running, zeros)
 
 
 def among(cursor: Cursor, trials: Sequence[int]) -> tuple[str, tuple[Any, ...]]:

@@ -179,17 +179,17 @@ def read(
     kept = 1
     if cursor.value("SELECT thinned_at FROM experiment WHERE id = ?", (experiment,)) is not None:
         kept = pyramid.reports_per_bucket(thinning.level_of(max((row[7] for row in owners), default=0)))
-    begins = clocks.begins(cursor, experiment, trials) if span.x == "trial_time" else 0.0
+    axis = clocks.of_trials(cursor, experiment, trials) if span.x == "trial_time" else None
 
     def drawn_of(wanted: Mapping[int, tuple[int, int]]) -> tuple[int, Drawn]:
         total = sum(hi - lo + 1 for lo, hi in wanted.values())
         width, level = _resolution(_steps(owners, wanted), total, points)
         if width > kept:
             width = -(-width // kept) * kept
-        drawn = _drawn(*_records(cursor, key, wanted, level), width, span.x, begins)
+        drawn = _drawn(*_records(cursor, key, wanted, level), width, span.x, axis)
         return width, _looked_up(cursor, experiment, key, drawn, span) if span.looked_up else drawn
 
-    wanted = _wanted(cursor, key, owners, span, begins)
+    wanted = _wanted(cursor, key, owners, span, axis)
     if span.looked_up:
         placed = _placed(cursor, experiment, key, wanted, span)
         if placed is not None:
@@ -237,7 +237,7 @@ def _owners(cursor: Cursor, experiment: int, key: int, trials: Sequence[int] | N
 
 
 def _wanted(
-    cursor: Cursor, key: int, owners: Sequence[Any], span: Span, begins: clocks.Begins
+    cursor: Cursor, key: int, owners: Sequence[Any], span: Span, axis: clocks.TrialClocks | None
 ) -> dict[int, tuple[int, int]]:
     """Return segment id -> (first, last) report_no of the part of the segment that lies in the span."""
     whole = {row[3]: (1, row[7]) for row in owners}
@@ -249,11 +249,16 @@ def _wanted(
         starts = {row[3]: row[6] for row in owners}
         parts = {s: (max(low - starts[s] - 1, 1), min(high - starts[s] + 1, hi)) for s, (_, hi) in whole.items()}
         return {s: (int(np.ceil(lo)), int(hi)) for s, (lo, hi) in parts.items() if np.ceil(lo) <= hi}
-    return _in_time(cursor, key, whole, begins, low, high)
+    return _in_time(cursor, key, whole, axis, low, high)
 
 
 def _in_time(
-    cursor: Cursor, key: int, whole: Mapping[int, tuple[int, int]], begins: clocks.Begins, low: float, high: float
+    cursor: Cursor,
+    key: int,
+    whole: Mapping[int, tuple[int, int]],
+    axis: clocks.TrialClocks | None,
+    low: float,
+    high: float,
 ) -> dict[int, tuple[int, int]]:
     """Find the reports between two times, and at both ends at least one more, so that lines reach the edge of the chart.
 
@@ -265,8 +270,7 @@ def _in_time(
         if level and 4 * pyramid.reports_per_bucket(level) > longest:
             continue
         records, segments = _records(cursor, key, found, level)
-        zero = _begins_of(segments, begins)
-        first, last = records["first_time"] - zero, records["last_time"] - zero
+        first, last = (_on_axis(records[name], segments, axis) for name in ("first_time", "last_time"))
         inside = (last >= low) & (first <= high)
         # The line from a bucket to the next one may be visible although neither of the two is.
         left, right = last[:-1], first[1:]
@@ -283,12 +287,9 @@ def _in_time(
     return found
 
 
-def _begins_of(segments: NDArray[np.int64], begins: clocks.Begins) -> Floats | float:
-    """Return, for the segment of each record, the time at which the axis is zero."""
-    if isinstance(begins, float):
-        return begins
-    ids, which = np.unique(segments, return_inverse=True)
-    return np.array([begins[segment] for segment in ids.tolist()], np.float64)[which]
+def _on_axis(times: Floats, segments: NDArray[np.int64], axis: clocks.TrialClocks | None) -> Floats:
+    """Return the positions of these times, which are from these segments, on the axis."""
+    return times if axis is None else axis.seconds(times, segments)
 
 
 def _around(drawn: Drawn, low: float, high: float) -> dict[int, tuple[int, int]]:
@@ -415,7 +416,7 @@ def _drawn(
     segments: NDArray[np.int64],
     width: int,
     across: Across,
-    begins: clocks.Begins,
+    axis: clocks.TrialClocks | None,
     positions: NDArray[np.int64] | None = None,
 ) -> Drawn:
     """Return the points to draw, in order.
@@ -425,7 +426,7 @@ def _drawn(
         segments: (R,), the segment of each bucket.
         width: the number of consecutive reports per group; only the minimum and maximum of each group are drawn.
         across: the axis.
-        begins: the times that are zero on the axis.
+        axis: the clocks of the trials if they are the axis; None if another one is.
         positions: (R,), the 1-based position that determines each bucket's group; None: the report_no determines it.
     """
     if not len(records):
@@ -442,7 +443,7 @@ def _drawn(
     # A group without a finite value is a gap.
     gaps = starts[:0] if all_finite else starts[~np.logical_or.reduceat(finite, starts)]
     chosen = [
-        _points(records, segments, at, point, across, begins)
+        _points(records, segments, at, point, across, axis)
         for at, point in ((first, "first"), (last, "last"), (lows, "low"), (highs, "high"), (gaps, "first"))
     ]
     owner, number, x, y = (np.concatenate(parts) for parts in zip(*chosen, strict=True))
@@ -517,7 +518,7 @@ def _drawn_of_placed(placed: Placed, owners: Sequence[Any], span: Span, points: 
     for begin, end in _runs(segments):
         longest[trial_of[int(segments[begin])]] += end - begin
     width, _ = _resolution(max(longest.values(), default=0), len(records), points, read=True)
-    drawn = _drawn(records, segments, width, span.x, 0.0, positions[seen])
+    drawn = _drawn(records, segments, width, span.x, None, positions[seen])
     at = np.searchsorted(segments << 32 | numbers[seen], drawn.owner << 32 | drawn.number)
     return width, Drawn(drawn.owner, drawn.number, x[at], drawn.y)
 
@@ -569,13 +570,13 @@ def _points(
     at: NDArray[Any],
     point: str,
     across: Across,
-    begins: clocks.Begins,
+    axis: clocks.TrialClocks | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     # Select the field first and then its values, since the opposite order would copy whole records.
     number = records[f"{point}_no"][at].astype(np.int64)
     match across:
         case "time" | "trial_time":
-            x = records[f"{point}_time"][at] - _begins_of(segments[at], begins)
+            x = _on_axis(records[f"{point}_time"][at], segments[at], axis)
         case _:  # on an axis other than "step", `_looked_up` replaces x
             x = records[f"{point}_step"][at].astype(np.float64)
     return segments[at], number, x, records[f"{point}_value"][at]

@@ -130,7 +130,7 @@ class Writer:
             self._segments[number, ordinal] = row_id
             self._shown[row_id] = (stage[0], stage[1], stage[2]) if stage[1] is None else _ENDED
         # What this writer last wrote to the experiment's row; no other writer of this epoch changes it.
-        self._outlook: tuple[Any, ...] | None = None  # the experiment's state, reason and error
+        self._outlook: tuple[Any, ...] | None = None  # the experiment's state, reason, error and pauses
         self._shown_best: Any = None
         self._shown_counts: Any = None
         self._pyramid = Pyramid(experiment)
@@ -217,12 +217,12 @@ class Writer:
                 int("budget_spent" in summary),
                 summary.get("budget_spent"),  # None if a change has removed the budget
             )
-            outlook = state, summary.get("reason"), summary.get("error")
+            pauses = summary.get("pauses")
+            outlook = state, summary.get("reason"), summary.get("error"), pauses
             runs = state is not None and not state.ended
             if runs and outlook == self._outlook and last_seq is not None:
                 cursor.execute(_FIGURES, (last_seq, *figures, self.experiment, self.epoch, *before))
             else:
-                pauses = summary.get("pauses")  # pauses change only together with the state, or under a new driver
                 # Until its last commit, an import has an error. The last commit removes the error.
                 completed = state is ExperimentState.COMPLETED and summary.get("error") is None
                 cursor.execute(

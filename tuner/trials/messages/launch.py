@@ -34,6 +34,7 @@ class Launch:
     trial_id: str
     segment_id: str
     trial_number: int
+    drawn_as: int | None = None  # the number by which functions of `sample_from` draw; None: trial_number
     segment: int = 1  # the number of the segment within its trial, from 1
     params: Mapping[str, Any] = field(default_factory=dict)  # a flat dict: "optimizer/lr" -> JSON value
     seed: int = 0

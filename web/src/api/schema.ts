@@ -2688,7 +2688,7 @@ export interface components {
             budget_spent: number | null;
             /**
              * Paused S
-             * @description seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user continued it, or had no driver. A pause that is still in progress is not included
+             * @description seconds since `started_at` during which the experiment was not running: it was paused, had ended before a user continued it, had no driver, or the driver's machine was suspended. A pause that is still in progress is not included
              */
             paused_s: number;
             /**
@@ -3552,7 +3552,7 @@ export interface components {
              * @description what happened; the kind of every decision is `decision`
              * @enum {string}
              */
-            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed";
+            kind: "reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed" | "clock_jumped";
             /**
              * Trial Number
              * @description the trial that it is about; null if it is about all of them
@@ -8617,7 +8617,7 @@ export interface operations {
                 /** @description a trial's number */
                 trial?: number | null;
                 /** @description only entries of this kind; may be repeated */
-                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed")[] | null;
+                kind?: ("reported" | "decision" | "driver_started" | "waiting" | "segment_started" | "segment_ended" | "stop_judged" | "checkpoint_saved" | "checkpoint_deleted" | "upload_failed" | "suggested" | "drawn" | "noted" | "model_fitted" | "commanded" | "amended" | "enqueued" | "pinned" | "room_wanted" | "budget_spent" | "gpu_hours_spent" | "slots_changed" | "workers_changed" | "clock_jumped")[] | null;
                 /** @description the maximum number of items per page */
                 page_size?: number;
                 /** @description next_page_token of the previous page */

@@ -228,7 +228,7 @@ def driver_log(
     record = found_experiment(here.store, experiment_id)
     asked = None
     with contextlib.suppress(DriverSilent):
-        asked = here.driver_log(record.public_id, tail, search)["found"]
+        asked = here.driver.driver_log(record.public_id, tail, search)["found"]
     if asked is not None:
         return answer(schemas.DriverLog(**asked))
     found = read_driver_log(here.settings.home, record.public_id, tail, search)

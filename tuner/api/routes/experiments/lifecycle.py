@@ -81,7 +81,7 @@ async def create(
         )
 
     def show(record: ExperimentRecord) -> Response:
-        here.poke()
+        here.driver.poke()
         return _created(record)
 
     def create() -> Response:
@@ -226,7 +226,7 @@ def change(
     here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)], if_match: IfMatch = None
 ) -> Response:
     record = usecases.amend_experiment(here.store, plain_text(experiment_id), data, revision=revision_of(if_match))
-    here.poke()
+    here.driver.poke()
     return shown_experiment(here.store, record)
 
 
@@ -250,7 +250,7 @@ async def delete(
             home=here.settings.home,
             force=force,
             revision=revision_of(if_match),
-            poke=here.poke,
+            poke=here.driver.poke,
         )
         return Response(status_code=204)
 
@@ -283,7 +283,7 @@ async def fork(
             prepare=here.bundles.applied,
             storage=here.settings.storage,
         )
-        here.poke()
+        here.driver.poke()
         return _created(record)
 
     return await here.off_the_pool(fork)
@@ -319,7 +319,7 @@ def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
 def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
     given = checked(schemas.Enqueue, data)
     record = trials.enqueue(here.store, plain_text(experiment_id), given.configurations)
-    here.poke()
+    here.driver.poke()
     return shown_experiment(here.store, record, 202)
 
 

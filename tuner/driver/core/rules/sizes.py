@@ -93,8 +93,7 @@ def _shrinks(experiment: State, trial: Trial) -> d.Resize | None:
     sizes, segment = experiment.sizes, trial.segments[-1]
     lost, cost = sizes.slower(trial), sizes.cost_s(trial)
     left = sizes.left_s(trial, experiment.spec.max_t, experiment.start_t(trial))
-    trained = segment.clock - (segment.started_at or segment.clock)
-    if lost is None or left * lost <= cost or trained < TRAINS_FOR * cost:
+    if lost is None or left * lost <= cost or segment.trained_s < TRAINS_FOR * cost:
         return None
     new = trial.segments[-2].workers
     what = f"shrinks at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
@@ -117,10 +116,9 @@ def _grows(experiment: State, trial: Trial) -> d.Resize | None:
     if new <= segment.workers:
         return None
     cost = sizes.cost_s(trial)
-    trained = segment.clock - (segment.started_at or segment.clock)
     left = sizes.left_s(trial, experiment.spec.max_t, experiment.start_t(trial))
     gain = left * sizes.gain(segment.workers, new)
-    if gain <= cost or (segment.cause == "resize" and trained < TRAINS_FOR * cost):
+    if gain <= cost or (segment.cause == "resize" and segment.trained_s < TRAINS_FOR * cost):
         return None
     what = f"grows at iteration {trial.iteration}, from {segment.workers} to {counted(new, 'worker')}"
     why = f"{free} of {room} are free and no trial waits; this saves up to {gain:.3g} of the {left:.3g} s that are left"

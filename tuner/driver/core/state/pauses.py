@@ -9,7 +9,9 @@ _RUNS = frozenset({_X.PENDING, _X.RUNNING, _X.PAUSING, _X.CANCELLING})
 
 
 class Pauses:
-    """The intervals in which an experiment was paused, had ended before a user continued it, or had no driver. Part of `State`.
+    """The intervals in which an experiment was paused, had ended before a user continued it, or had no driver.
+
+    A forward jump of the driver's clock is one, too. Part of `State`.
 
     Attributes:
         spans: (start, end) of each interval, in order and without overlap. The end of the newest one is None while it lasts,

@@ -25,11 +25,14 @@ class Progress:
         self._by_metric = spec.time_attr not in ("training_iteration", "time_total_s")
         self.reports = 0  # the number of reports of all trials
 
-    def report(self, trial: Trial, segment: Segment, event: Reported) -> float | None:
-        """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective."""
+    def report(self, trial: Trial, segment: Segment, event: Reported, steady: float) -> float | None:
+        """Apply a report to its trial. Return its score (higher is better), or None if it has no finite objective.
+
+        steady: the steady time of the report; see `SteadyTime`.
+        """
         before = trial.running_s
         self.reports += 1
-        self._count(trial, segment, event)
+        self._count(trial, segment, event, steady)
         segment.scored = self._metrics <= event.metrics.keys()
         trial.last = {**trial.last, **event.metrics}
         trial.t = self._time_of(trial, event.metrics)
@@ -56,11 +59,13 @@ class Progress:
         return 0.0 if source is None else kept.t if kept is not None and kept.t is not None else trial.t
 
     @staticmethod
-    def _count(trial: Trial, segment: Segment, event: Reported) -> None:
+    def _count(trial: Trial, segment: Segment, event: Reported, steady: float) -> None:
         segment.offers = event.checkpoint is not None or segment.offer == event.report_no
         segment.report_no, segment.iteration, segment.offer = event.report_no, event.iteration, event.offer
-        trial.running_s += max(0.0, event.time - segment.clock)
-        segment.clock = event.time
+        passed = max(0.0, steady - segment.clock)
+        trial.running_s += passed
+        segment.trained_s += passed
+        segment.clock = steady
         trial.iteration = event.iteration
         trial.reports += 1
 

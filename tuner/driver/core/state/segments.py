@@ -117,7 +117,7 @@ class Segments:
                 segment.workers = max(self._workers, min(segment.workers, room))
             self.holding[trial.number] = segment.workers
             del self.planned[trial.number]
-            segment.opened_at = segment.clock = now
+            segment.opened_at = now
             if segment.source is None or not self._checkpoints.exists(segment.source.id):
                 segment.source = trial.checkpoint
                 self._go_back(trial, segment)
@@ -162,12 +162,14 @@ class Segments:
         self.ready.extendleft(reversed(woken))
 
     @staticmethod
-    def enter(trial: Trial, segment: Segment, time: float) -> bool:
+    def enter(trial: Trial, segment: Segment, time: float, steady: float) -> bool:
         """Record that the ranks have entered the training function. Return False if a verdict is already ending the segment.
 
         The driver learns this from `SegmentStarted`, or from the first report if that arrives earlier.
+
+        steady: the steady time of that event; see `SteadyTime`.
         """
-        segment.started_at = segment.clock = segment.saved_at = time
+        segment.started_at, segment.clock, segment.saved_at = time, steady, steady
         trial.waiting = ""
         trial.started_at = time if trial.started_at is None else trial.started_at
         if segment.state is SegmentState.LEAVING:

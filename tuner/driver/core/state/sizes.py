@@ -107,8 +107,8 @@ class Sizes:
         segment = trial.segments[-1]
         if max_t is None:
             return trial.running_s
-        done, trained_s = trial.t - start_t, segment.clock - (segment.started_at or segment.clock)
-        return (max_t - trial.t) * trained_s / done if done > 0 else 0.0
+        done = trial.t - start_t
+        return (max_t - trial.t) * segment.trained_s / done if done > 0 else 0.0
 
     def cost_s(self, trial: Trial) -> float:
         """Return how many seconds of training a resize of the trial is expected to cost."""
@@ -153,5 +153,5 @@ class Sizes:
 
 def _speed(segment: Segment) -> float | None:
     """Return the number of reports per second since the segment's start; None if that is unknown."""
-    seconds = segment.clock - (segment.started_at or segment.clock)
+    seconds = segment.trained_s
     return segment.report_no / seconds if segment.report_no >= LEAST_REPORTS and seconds > 0 else None

@@ -18,6 +18,7 @@ from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
 from tuner.domain.segments import CheckpointInfo, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
+from tuner.domain.steady import SteadyTime
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.driver.core.actions import Action, DeleteCheckpoint, Interrupt
 from tuner.driver.core.state import commands, ending, limits
@@ -67,7 +68,9 @@ class State:
         self.epoch = 0
         self.seq = 0  # event_seq of the newest entry
         self.now = 0.0  # time of the newest event
-        self.before = 0.0  # time of the previous event
+        self.steady = SteadyTime()
+        self.ran = 0.0  # steady time of the newest event
+        self.ran_before = 0.0  # steady time of the previous event
         self.running_s = 0.0  # seconds of running time, under any driver, since its first trial started
         self.pauses = Pauses()
         self.queue: deque[EnqueuedTrial] = deque()  # enqueued trials that have not been started
@@ -158,9 +161,9 @@ class State:
         counts = {str(state): self.trials.count(state) for state in TrialState}
         best = self.leaderboard.summary(self.trials, self.repeats.best, self.repeats.summary())
         hours = {
-            "gpu_hours": self.usage.gpu_hours(self.now),
+            "gpu_hours": self.usage.gpu_hours(self.ran),
             "gpu_hours_saved": self.usage.gpu_hours_saved(),
-            "cpu_hours": self.usage.cpu_hours(self.now),
+            "cpu_hours": self.usage.cpu_hours(self.ran),
         }
         times = {"pauses": list(self.pauses.spans)}
         spent = {"budget_spent": self.scheduler.budget_spent()}
@@ -241,14 +244,19 @@ class State:
             segment.decided_at = segment.report_no
 
     def _tick(self, event: Event) -> None:
+        if isinstance(event, e.ClockJumped):
+            self.steady.jumped(event.start, event.seconds)
+            self.pauses.without_driver(max(event.start, self.now), event.start + event.seconds)
+        steady = self.steady.at(event.time)
         if self.begun:
             if self.counts_time and not isinstance(event, e.DriverStarted):
-                self.running_s += max(0.0, event.time - self.now)
+                self.running_s += max(0.0, steady - self.ran)
         else:
             self.begun = isinstance(event, (e.SegmentStarted, e.Reported))
         if isinstance(event, e.DriverStarted) and self.epoch:
             self.pauses.without_driver(self.now, event.time)
-        self.before, self.now = self.now, max(self.now, event.time)
+        self.now = max(self.now, event.time)
+        self.ran_before, self.ran = self.ran, max(self.ran, steady)
         self.saving.fresh = False
         self.segments.went_back.clear()
 
@@ -302,6 +310,8 @@ class State:
                 self.sizes.held = max(self.sizes.held or 0, event.workers)
             case e.BudgetSpent():
                 self.finishing = self.finishing or limits.spent(event)
+            case e.ClockJumped():
+                pass
             case e.Suggested():
                 self.exhausted = self.exhausted or (event.params is None and not event.outdated)
             case e.Drawn():
@@ -322,7 +332,8 @@ class State:
         if self.unseen:
             self.unseen -= event.metrics.keys()
             self.missed += tuple(sorted(self.unseen.difference(self.missed)))
-        score = self.progress.report(trial, segment, event)
+        at = self.steady.at(event.time)
+        score = self.progress.report(trial, segment, event, at)
         if self.leaderboard.improved:
             self._effects.best[self.seq] = self.leaderboard.improved
         if event.checkpoint is not None:
@@ -334,11 +345,11 @@ class State:
                 t=trial.t,
                 score=score,
                 metrics=event.metrics,
-                time=event.time,
+                time=at,
             )
             return [*facts, reported]
         if self.stopper is not None and trial.repeat_of is None and not segment.scored and not segment.leaving:
-            self.stopper.record_report_without(trial, event.metrics, event.time)
+            self.stopper.record_report_without(trial, event.metrics, at)
         return facts
 
     def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
@@ -346,14 +357,16 @@ class State:
         segment = trial.segments[-1]
         segment.placement, segment.startup_s, segment.warm = event.placement, event.startup_s, event.warm
         segment.held_s = event.held_s or None  # 0 in the logs of older versions
-        self.usage.begin(trial.number, event.time - event.held_s, segment.workers / self.spec.scaling.num_workers)
+        held_since = self.steady.at(event.time) - event.held_s
+        self.usage.begin(trial.number, held_since, segment.workers / self.spec.scaling.num_workers)
         self.sizes.started(event.held_s or event.startup_s)
         facts: list[Fact] = [] if segment.started else self._enter(trial, segment, event.time)
         return [*facts, StartMeasured(trial=trial.number, startup_s=event.startup_s)]
 
     def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
-        self.usage.begin(trial.number, time, trial.segments[-1].workers / self.spec.scaling.num_workers)
-        if not self.segments.enter(trial, segment, time):
+        at = self.steady.at(time)
+        self.usage.begin(trial.number, at, trial.segments[-1].workers / self.spec.scaling.num_workers)
+        if not self.segments.enter(trial, segment, time, at):
             return []
         if trial.state is _S.PENDING:
             self.trials.move(trial.number, _S.RUNNING)
@@ -370,7 +383,7 @@ class State:
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
-        self.usage.end(trial.number, event.time)
+        self.usage.end(trial.number, self.steady.at(event.time))
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
         self._forget_values(trial)
@@ -401,7 +414,7 @@ class State:
         for trial in self.trials:
             if trial.holds_resources:
                 self.segments.close(self.touch(trial.number), SegmentState.LOST, event.time)
-                self.usage.end(trial.number, self.before)  # the trial's ranks died with their driver
+                self.usage.end(trial.number, self.ran_before)  # the trial's ranks died with their driver
         self.lost_uploads = self.checkpoints.lose_uploads(died=self.spec.executor != "agents")
         self.checkpoints.decide_again()
 
@@ -454,7 +467,7 @@ class State:
                 trial = self._continued(number, decision.reason)
                 self._count_failure(trial)
                 if trial.segments and trial.segments[-1].state is SegmentState.FAILED:
-                    self.saving.failed(self.now)
+                    self.saving.failed(self.ran)
                 self._interrupt(self.segments.plan(trial, "retry", seq))
             case d.Exploit(trial=number):
                 trial = self._continued(number, decision.reason)
@@ -567,14 +580,14 @@ class State:
         """Add a checkpoint of a segment, with the objective of its report unless a later segment repeated that iteration."""
         newest = trial.segments[-1]
         if info.id not in trial.checkpoints:  # an upload that has ended names the same checkpoint again
-            self.saving.saved(info.took_s, self.now)
+            self.saving.saved(info.took_s, self.ran)
         reported = (s.ordinal for s in reversed(trial.segments) if s.start_iteration < info.step <= s.iteration)
         known = next(reported, None) == segment
         value = trial.values.get(info.step) if known else None
         t = trial.times.get(info.step) if known else None
         self.checkpoints.keep(trial, segment, info, value, t)
         if newest.ordinal == segment:
-            newest.saved_at = self.now
+            newest.saved_at = self.ran
 
     def _lose(self, segment: Segment, disk: bool) -> None:
         """Drop the checkpoint from which a segment was to start; if `disk`, all checkpoints on the same node's disk."""

@@ -68,7 +68,8 @@ def _why(error: Exception) -> str:
 def resolve(launch: Launch) -> dict[str, Any]:
     """Return the configuration that the training function gets: a nested dict made from the trial's params."""
     if launch.space is not None:
-        return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, launch.trial_number)
+        number = launch.trial_number if launch.drawn_as is None else launch.drawn_as
+        return Space.from_json(launch.space, launch.space_blob).config(launch.params, launch.seed, number)
     config: dict[str, Any] = {}
     for name, value in launch.params.items():
         *path, last = name.split("/")

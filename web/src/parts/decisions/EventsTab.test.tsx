@@ -54,6 +54,12 @@ describe("an event in words", () => {
     ],
     ["workers_changed", { workers: 6 }, "Elastic trials may now have 6 workers together"],
     ["workers_changed", { workers: 1 }, "Elastic trials may now have 1 worker together"],
+    [
+      "clock_jumped",
+      { start: 5, seconds: 7200 },
+      "The machine of the driver was suspended for 2 h 0 min, or its clock was put forward: this time does not count as training",
+    ],
+    ["clock_jumped", { start: 5, seconds: -90 }, "The clock of the driver was put back by 1 min 30 s"],
     ["gpu_hours_spent", { gpu_hours: 8 }, "The budget of 8 GPU hours is used up"],
   ])("%s", (kind, data, words) => expect(eventWords({ kind, data }).text).toBe(words));
 
@@ -78,7 +84,7 @@ describe("an event in words", () => {
 
   it("describes every kind of event, and puts long text behind a disclosure", () => {
     const kinds = GROUPS.flatMap((one) => one.kinds);
-    expect(new Set(kinds).size).toBe(23);
+    expect(new Set(kinds).size).toBe(24);
     for (const kind of kinds) expect(eventWords({ kind, data: {} }).text, kind).not.toMatch(/undefined|null|NaN/);
     const failed = eventWords({ kind: "segment_ended", data: { failure: { message: "boom", traceback: "line 1" } } });
     expect(failed.more).toBe("line 1");

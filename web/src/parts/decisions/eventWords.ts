@@ -15,7 +15,15 @@ export const GROUPS: readonly { label: string; kinds: readonly LogEntry["kind"][
   { label: "search", kinds: ["suggested", "drawn", "noted", "model_fitted"] },
   {
     label: "driver and limits",
-    kinds: ["driver_started", "slots_changed", "workers_changed", "room_wanted", "budget_spent", "gpu_hours_spent"],
+    kinds: [
+      "driver_started",
+      "slots_changed",
+      "workers_changed",
+      "room_wanted",
+      "budget_spent",
+      "gpu_hours_spent",
+      "clock_jumped",
+    ],
   },
   { label: "decisions", kinds: ["decision"] },
 ];
@@ -160,6 +168,15 @@ export function eventWords(
       return { text: `The cluster now has room for ${plural(param(data["slots"]), "trial")} at once` };
     case "workers_changed": {
       return { text: `Elastic trials may now have ${plural(param(data["workers"]), "worker")} together` };
+    }
+    case "clock_jumped": {
+      const seconds = data["seconds"] as number;
+      return {
+        text:
+          seconds < 0
+            ? `The clock of the driver was put back by ${duration(-seconds)}`
+            : `The machine of the driver was suspended for ${duration(seconds)}, or its clock was put forward: this time does not count as training`,
+      };
     }
   }
 }
