@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from pathlib import Path
@@ -78,6 +79,25 @@ def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: py
         blocker.execute("ROLLBACK")
         assert store.experiments.create(a_spec(), now=T0).created_at == T0
     blocker.close()
+
+
+def test_a_database_that_keeps_all_connections_busy_is_worth_another_try(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store._database.engine.pool, "_timeout", 0.01)
+    with contextlib.ExitStack() as busy:
+        for _ in range(15):  # the size of SQLAlchemy's pool and its overflow
+            busy.enter_context(sqlite_store._database.read())
+        for call in (
+            sqlite_store.experiments.page,
+            sqlite_store.check,
+            lambda: sqlite_store._database.rows("SELECT 1"),
+        ):
+            with pytest.raises(StoreUnavailable, match="busy"):
+                call()
+        with pytest.raises(StoreUnavailable, match="busy"):
+            sqlite_store.experiments.create(a_spec())
+    assert sqlite_store.experiments.page().items == ()
 
 
 def test_a_full_disk_is_an_outage_and_the_same_batch_goes_in_later(sqlite_store: Store) -> None:

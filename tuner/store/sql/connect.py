@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from tuner.errors import Retryable, StoreError
 
@@ -225,6 +226,10 @@ def translated(backend: str, file: str | None = None) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise translate(error.orig or error, backend, file) from error
+    except NoneFree as error:  # from SQLAlchemy's pool of connections
+        raise StoreUnavailable(
+            f"{backend}: all connections of this process to the database are busy, because it answers slowly or a table is locked"
+        ) from error
     except Exception as error:
         if is_of_driver(error, backend):
             raise translate(error, backend, file) from error
