@@ -19,7 +19,7 @@ from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.names import did_you_mean, in_project
 from tuner.store import removal
 from tuner.store.code import put
-from tuner.store.commands import adopt_ended, insert
+from tuner.store.commands import adopt_ended, insert, lock
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
@@ -467,6 +467,8 @@ class Experiments:
                     raise Stale(
                         f"the experiment has been changed in the meantime: it is no longer at revision {present}"
                     )
+            if commands:
+                lock(cursor, experiment_id)  # in PostgreSQL, another process may have deleted the experiment meanwhile
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
             if adopt:

@@ -31,6 +31,7 @@ UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION
 WHERE id = ?"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
 _WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
@@ -61,6 +62,7 @@ def remove(database: Database, experiment_id: int) -> None:
                 _delete(cursor, table, "segment_id", segments)
             _delete(cursor, "segment", "id", segments)
     with database.write() as cursor:
+        cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding a command
         rows = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))
         if not rows:
             raise NotFound(f"no experiment with the internal id {experiment_id}")
