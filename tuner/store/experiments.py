@@ -479,9 +479,12 @@ class Experiments:
         if revision is not None and revision != record.revision:
             raise _stale(record.revision, revision)
 
-    def seize(self, experiment_id: int, now: float | None = None) -> None:
-        """Take the experiment away from its driver, so that it can be removed."""
-        removal.seize(self._database, experiment_id, at(now))
+    def seize(self, experiment_id: int, epoch: int | None = None, now: float | None = None) -> bool:
+        """Take the experiment away from its driver, so that it can be removed.
+
+        If `epoch` is given, and a driver has claimed the experiment since then, do nothing and return False.
+        """
+        return removal.seize(self._database, experiment_id, epoch, at(now))
 
     def remove(self, experiment_id: int) -> None:
         """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""
