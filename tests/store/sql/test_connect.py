@@ -220,6 +220,34 @@ def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
     assert "tcp_user_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
 
 
+@pytest.mark.postgres
+def test_statements_are_not_prepared_if_the_url_says_so(postgres_url: str) -> None:
+    """A pooler in transaction mode gives a statement to a connection that has not prepared it, or has another one of its name."""
+
+    def prepared(url: str) -> int:
+        with Store.open(url) as store:
+            for _ in range(8):  # psycopg prepares a statement when it is used for the sixth time
+                store.experiments.create(a_spec())
+            with store._database.write() as cursor:
+                return int(cursor.value("SELECT count(*) FROM pg_prepared_statements"))
+
+    join = "&" if "?" in postgres_url else "?"
+    assert prepared(postgres_url) > 0
+    assert prepared(f"{postgres_url}{join}prepare_threshold=none") == 0
+    assert prepared(f"{postgres_url}{join}prepare_threshold=100") == 0
+    with pytest.raises(StoreError, match="prepare_threshold in the database URL: expected a number or none, got 'off'"):
+        Store.open(f"{postgres_url}{join}prepare_threshold=off")
+
+
+@pytest.mark.postgres
+def test_an_error_that_comes_from_a_pooler_says_what_to_do(postgres_url: str) -> None:
+    with Store.open(postgres_url) as store, store._database.write() as cursor:
+        cursor.execute("PREPARE one AS SELECT 1")
+        hint = r"already exists; if a pooler, .* add \?prepare_threshold=none to"
+        with pytest.raises(StoreError, match=hint), module.translated("postgresql"):
+            cursor.execute("PREPARE one AS SELECT 1")
+
+
 def test_the_settings_of_a_connection_are_ones_that_the_driver_knows() -> None:
     conninfo = pytest.importorskip("psycopg.conninfo")
     assert "tcp_user_timeout=30000" in conninfo.make_conninfo("host=here", **module._CONNECTION)

@@ -44,6 +44,10 @@ Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_us
 not acknowledge, for instance because the network is partitioned. The keepalives watch only idle connections.
 """
 
+_THRESHOLD = "prepare_threshold"
+_PREPARED = ("DuplicatePreparedStatement", "InvalidSqlStatementName")
+"""PostgreSQL's errors if a pooler runs the transactions of one connection on several connections to the server."""
+
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
@@ -178,10 +182,21 @@ def _postgresql(url: URL) -> Engine:
     try:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
-        given = {name: value for name, value in _CONNECTION.items() if name not in url.query}
+        given: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in url.query}
+        if (threshold := url.query.get(_THRESHOLD)) is not None:
+            url, given[_THRESHOLD] = url.difference_update_query([_THRESHOLD]), _threshold(threshold)
         return create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=given)
     except (ImportError, NoSuchModuleError) as error:
         raise StoreError(f"the driver for {url.drivername} is not installed: {error}") from error
+
+
+def _threshold(text: object) -> int | None:
+    """Return after how many uses a statement is prepared, from the parameter of a URL; None if statements are never prepared."""
+    if text == "none":
+        return None
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal()):
+        raise StoreError(f"prepare_threshold in the database URL: expected a number or none, got {text!r}")
+    return int(text)
 
 
 def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
@@ -248,6 +263,11 @@ def translate(error: BaseException, backend: str, file: str | None = None) -> St
     text = shown_url(str(error).strip()) or type(error).__name__
     if file and any(part in text for part in _OF_FILE):
         text = f"{text} ({file})"
+    if type(error).__name__ in _PREPARED:
+        text += (
+            f"; if a pooler, such as PgBouncer, is between tuner and the server, add ?{_THRESHOLD}=none to the database URL, or "
+            "use the pooler's session mode"
+        )
     passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
     if passing and not any(part in text or part == type(error).__name__ for part in _LASTING):
         return StoreUnavailable(f"{backend}: {text}")
