@@ -98,7 +98,7 @@ def lock(cursor: Cursor, experiment_id: int) -> None:
     """
     cursor.execute(_LOCK, (experiment_id,))
     if cursor.rowcount != 1:
-        raise NotFound(f"no experiment with the internal id {experiment_id}; it was deleted just now")
+        raise NotFound(f"no experiment with the internal id {experiment_id}; it has just been deleted")
 
 
 def adopt_ended(cursor: Cursor, experiment_id: int) -> None:

@@ -323,7 +323,7 @@ class Webhooks:
         with self._database.write() as cursor:
             cursor.execute(_LOCK, (found.id,))
             if cursor.rowcount != 1:
-                raise NotFound(f"no webhook {public_id!r}; it was deleted just now")
+                raise NotFound(f"no webhook {public_id!r}; it has just been deleted")
             cursor.execute(_ADD, values)
             number = cursor.value("SELECT id FROM webhook_delivery WHERE public_id = ?", (made,))
         return DeliveryRecord(
