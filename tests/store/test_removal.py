@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.store.examples import T0, a_report, begin
+from tests.store.examples import T0, a_report, begin, until_blocked
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.logs import LogChunk
 from tuner.errors import NotFound
-from tuner.store import Bookmark, Store, removal
+from tuner.store import Bookmark, Store, commands, removal
 from tuner.store.sql.database import KEPT_PAGES
 
 
@@ -84,6 +85,61 @@ def test_what_is_being_deleted_is_not_found(store: Store, monkeypatch: pytest.Mo
     store.experiments.remove(made.id)
     with pytest.raises(NotFound):
         store.experiments.get(made.public_id)
+
+
+def test_a_command_for_an_experiment_that_was_deleted_just_now_is_not_found(store: Store) -> None:
+    """The request has read the experiment before another one has deleted it."""
+    made, _, _ = begin(store, 1)
+    store.experiments.remove(made.id)
+    asks: list[Callable[[], object]] = [
+        lambda: store.commands.add(made.id, "cancel"),
+        lambda: store.commands.add(made.id, "retry", 0, reopen=True),
+        lambda: store.experiments.change(made.id, {}, commands=[("enqueue", "by a test", {})]),
+        lambda: store.trials.pin(made.id, "ckp_gone", True),
+    ]
+    for ask in asks:
+        with pytest.raises(NotFound):
+            ask()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("deletes_first", [True, False])
+def test_a_command_and_a_deletion_in_two_processes_wait_for_each_other(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, deletes_first: bool
+) -> None:
+    with Store.open(postgres_url) as store, Store.open(postgres_url) as other:
+        made, _, _ = begin(store, 1)
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                if deletes_first:
+                    other.experiments.change(made.id, {}, commands=[("enqueue", "by a test", {})])
+                else:
+                    other.experiments.remove(made.id)
+            except BaseException as error:
+                errors.append(error)
+
+        second = threading.Thread(target=ask)
+
+        def meanwhile(*_: object) -> None:
+            if second.ident is None:
+                second.start()
+                until_blocked(postgres_url, second)
+
+        with monkeypatch.context() as patch:
+            if deletes_first:
+                delete = removal._delete
+                patch.setattr(removal, "_delete", lambda *args: (delete(*args), args[1] == "command" and meanwhile()))
+                store.experiments.remove(made.id)
+            else:
+                insert = commands.insert
+                patch.setattr(commands, "insert", lambda *args: (insert(*args), meanwhile())[0])
+                store.commands.add(made.id, "cancel")
+            second.join()
+        assert [type(error) for error in errors] == [NotFound] * deletes_first
+        with pytest.raises(NotFound):
+            store.experiments.get(made.public_id)
 
 
 def interrupt(store: Store, experiment: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from tuner.domain.states import ExperimentState
 from tuner.domain.thinned import why_thinned
-from tuner.errors import Conflict
+from tuner.errors import Conflict, NotFound
 from tuner.store.records import CommandRecord
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
@@ -64,10 +64,13 @@ class Commands:
             now: the current time.
             reopen: True to also add a command that continues the experiment, so that the command is carried out even if the
                 experiment is ending.
+
+        Raises:
+            NotFound: the experiment has been deleted.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
-            cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding the same command
+            lock(cursor, experiment_id)  # in PostgreSQL, another process may be adding the same command
             found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
             if found is None:
                 found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
@@ -88,6 +91,16 @@ class Commands:
             return [CommandRecord(**{**row, "payload": row["payload"] or {}}) for row in rows]
 
 
+def lock(cursor: Cursor, experiment_id: int) -> None:
+    """Lock the row of an experiment until the end of the caller's transaction, in which a command is to be added.
+
+    Raise NotFound if the experiment has been deleted.
+    """
+    cursor.execute(_LOCK, (experiment_id,))
+    if cursor.rowcount != 1:
+        raise NotFound(f"no experiment with the internal id {experiment_id}; it has just been deleted")
+
+
 def adopt_ended(cursor: Cursor, experiment_id: int) -> None:
     """Hand an experiment over to the service if a script created it and it has ended."""
     cursor.execute(_ADOPT_ENDED, (experiment_id,))
@@ -102,7 +115,7 @@ def insert(
     payload: Mapping[str, Any],
     now: float,
 ) -> int:
-    """Add a command in the caller's transaction, and return its id. A command that continues an experiment unarchives it.
+    """Add a command in the caller's transaction, after `lock`, and return its id. It unarchives an experiment that it continues.
 
     Raise Conflict if the command continues a thinned experiment.
     """

@@ -19,7 +19,7 @@ from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.names import did_you_mean, in_project
 from tuner.store import removal
 from tuner.store.code import put
-from tuner.store.commands import adopt_ended, insert
+from tuner.store.commands import adopt_ended, insert, lock
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
@@ -467,6 +467,8 @@ class Experiments:
                     raise Stale(
                         f"the experiment has been changed in the meantime: it is no longer at revision {present}"
                     )
+            if commands:
+                lock(cursor, experiment_id)  # in PostgreSQL, another process may have deleted the experiment meanwhile
             for name, reason, payload in commands:
                 insert(cursor, experiment_id, name, None, reason, payload, at(now))
             if adopt:
@@ -477,9 +479,12 @@ class Experiments:
         if revision is not None and revision != record.revision:
             raise _stale(record.revision, revision)
 
-    def seize(self, experiment_id: int, now: float | None = None) -> None:
-        """Take the experiment away from its driver, so that it can be removed."""
-        removal.seize(self._database, experiment_id, at(now))
+    def seize(self, experiment_id: int, epoch: int | None = None, now: float | None = None) -> bool:
+        """Take the experiment away from its driver, so that it can be removed.
+
+        If `epoch` is given, and a driver has claimed the experiment since then, do nothing and return False.
+        """
+        return removal.seize(self._database, experiment_id, epoch, at(now))
 
     def remove(self, experiment_id: int) -> None:
         """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""

@@ -28,9 +28,10 @@ _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
 UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION}', lease_until = ?,
   state = CASE WHEN state IN ({_ENDED}) THEN state ELSE '{ExperimentState.CANCELLED}' END
-WHERE id = ?"""
+WHERE id = ? AND driver_epoch = COALESCE(?, driver_epoch)"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
 _WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
@@ -39,10 +40,14 @@ _CODE = """
 DELETE FROM code WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM experiment e WHERE e.code_hash = code.hash)"""
 
 
-def seize(database: Database, experiment_id: int, now: float) -> None:
-    """Take the experiment away from its driver, whose next commit then fails. No other driver can claim the experiment."""
+def seize(database: Database, experiment_id: int, epoch: int | None, now: float) -> bool:
+    """Take the experiment away from its driver, whose next commit then fails. No other driver can claim the experiment.
+
+    If `epoch` is given, and a driver has claimed the experiment since then, do nothing and return False.
+    """
     with database.write() as cursor:
-        cursor.execute(_SEIZE, (now + LEASE_S, experiment_id))
+        cursor.execute(_SEIZE, (now + LEASE_S, experiment_id, epoch))
+        return cursor.rowcount == 1
 
 
 def remove(database: Database, experiment_id: int) -> None:
@@ -61,6 +66,7 @@ def remove(database: Database, experiment_id: int) -> None:
                 _delete(cursor, table, "segment_id", segments)
             _delete(cursor, "segment", "id", segments)
     with database.write() as cursor:
+        cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding a command
         rows = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))
         if not rows:
             raise NotFound(f"no experiment with the internal id {experiment_id}")

@@ -15,7 +15,7 @@ from tuner.domain.states import TrialState
 from tuner.errors import NotFound
 from tuner.names import in_project
 from tuner.store import columns
-from tuner.store.commands import insert
+from tuner.store.commands import insert, lock
 from tuner.store.records import (
     CheckpointRecord,
     Page,
@@ -355,9 +355,12 @@ class Trials:
         """Pin or unpin a checkpoint for a user, and add a command that tells the driver, in one transaction.
 
         A deleted checkpoint stays as it is. The driver marks a checkpoint as deleted before it deletes the files.
+
+        Raise NotFound if the experiment has been deleted.
         """
         payload = {"checkpoint": public_id, "pinned": pinned}
         with self._database.write() as cursor:
+            lock(cursor, experiment_id)
             cursor.execute(_PIN, (pinned, public_id, pinned))
             if cursor.rowcount == 1:  # otherwise the row already had this value, or the checkpoint is deleted
                 insert(cursor, experiment_id, "pin", None, "by a user", payload, at(now))

@@ -23,7 +23,7 @@ from tuner.api.access import auth, permission
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
 from tuner.settings import Settings
-from tuner.store import Store, StoreUnavailable
+from tuner.store import Store, StoreUnavailable, may_have_written, watched_commits
 from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 EXPERIMENTS = "/api/v1/experiments"
@@ -494,6 +494,19 @@ def a_call(path: str) -> AuditRecord:
     return AuditRecord(
         time=T0, actor="ci", token_id=None, method="POST", path=path, status=201, address="10.0.0.1", project=None
     )
+
+
+async def test_the_time_of_a_tokens_use_does_not_count_as_a_write_of_the_request(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    """Otherwise a failed request would not be repeated, although it has written nothing."""
+    authenticator = auth.Authenticator(Settings(home=tmp_path), sqlite_store)
+    secret, made = sqlite_store.access.create_token("ci", Role.EDITOR)
+    with watched_commits():
+        assert await authenticator.identity_of(auth.Credential(secret)) is not None
+        await asyncio.gather(*authenticator._writing)
+        assert not may_have_written()
+    assert next(one for one in sqlite_store.access.tokens() if one.id == made.id).used_at is not None
 
 
 async def test_a_failed_write_of_the_audit_trail_keeps_no_request_waiting(

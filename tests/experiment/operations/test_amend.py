@@ -361,3 +361,32 @@ def test_a_running_experiment_is_deleted_only_by_force(sqlite_store: Store, tmp_
         delete_experiment(sqlite_store, made.public_id, force=True, revision=7, **places)
     delete_experiment(sqlite_store, made.public_id, force=True, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_an_experiment_that_a_driver_claims_during_its_deletion_is_killed(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion waited for the driver, which had not been told of it, and the experiment ran on."""
+    made = sqlite_store.experiments.create(a_spec())
+    get, epochs = sqlite_store.experiments.get, [0]
+
+    def claimed_afterwards(public_id: str) -> ExperimentRecord:
+        found = get(public_id)
+        if len(epochs) == 1:
+            epochs.append(sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time()))
+        return found
+
+    def end() -> None:
+        poked.append("poke")
+        assert commands(sqlite_store, made) == [("kill", {})]
+        batch = Batch(log=[], state=ExperimentState.CANCELLED, summary={"reason": "killed"})
+        sqlite_store.drivers.commit(made.id, epochs[-1], batch, time.time())
+        sqlite_store.drivers.release(made.id, epochs[-1])
+
+    poked: list[str] = []
+    monkeypatch.setattr(sqlite_store.experiments, "get", claimed_afterwards)
+    delete_experiment(
+        sqlite_store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True, poke=end, wait_s=30.0
+    )
+    assert poked == ["poke"]
+    assert sqlite_store.experiments.page(archived=None).items == ()

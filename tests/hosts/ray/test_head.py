@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tuner import __version__
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import head, ray_start
 
@@ -85,6 +86,32 @@ def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(
         with pytest.raises(ClusterUnreachable, match="no Ray here"):
             head.start_head(tmp_path, run)
         assert seen == [-signal.SIGKILL], "it was killed before the start"
+
+
+@pytest.mark.parametrize(("version", "stays"), [(None, False), ("0.0.9", False), (__version__, True), ("999.0", True)])
+def test_a_head_of_an_earlier_version_is_replaced(
+    version: str | None, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers are forked from a process that has loaded that version, so an upgrade would have had no effect on them."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    environments: list[Mapping[str, str]] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environments.append(environment)
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    variables = {head.MARK: str(head._scratch(tmp_path)), **({} if version is None else {head.VERSION: version})}
+    with process("-c", WAITS, **variables) as part:
+        found = head.Head("127.0.0.1:6379", (psutil.Process(part), psutil.Process(part)))
+        monkeypatch.setattr(head, "find_head", lambda _: found)
+        if stays:
+            assert head.start_head(tmp_path, run) is found
+            assert found.dead() is None
+        else:
+            with pytest.raises(ClusterUnreachable, match="no Ray here"):
+                head.start_head(tmp_path, run)
+            found.parts[0].wait(timeout=30)
+            assert [one[head.VERSION] for one in environments] == [__version__]
 
 
 def test_the_head_is_found_by_a_process_with_another_temporary_directory(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
+from sqlalchemy import Connection, event
 
 from tests.store.examples import T0
 from tuner.errors import NotFound, SpecError
-from tuner.store import Store
+from tuner.store import Store, StoreUnavailable, may_have_written, watched_commits
 from tuner.store.service.access import AuditRecord, Role
 
 
@@ -38,6 +39,22 @@ def test_a_token_ends_when_it_expires_or_is_revoked(store: Store) -> None:
     assert store.access.revoke_token(made.id, now=T0 + 9).revoked_at == T0 + 1, "the first time counts"
     with pytest.raises(NotFound, match="no token has the id 'tok_x'; `tuner token list` shows"):
         store.access.revoke_token("tok_x")
+
+
+def test_a_token_may_have_been_created_if_the_answer_to_its_commit_is_lost(store: Store) -> None:
+    """The service asked the client to repeat the request, which left a second token whose secret nobody knows."""
+
+    def lose_the_answer(_: Connection) -> None:
+        raise StoreUnavailable("the connection was lost")
+
+    with watched_commits():
+        store.access.tokens()
+        assert not may_have_written()
+        event.listen(store._database.engine, "commit", lose_the_answer)
+        with pytest.raises(StoreUnavailable):
+            store.access.create_token("ci", Role.EDITOR)
+        assert may_have_written()
+    event.remove(store._database.engine, "commit", lose_the_answer)
 
 
 def test_the_latest_use_is_kept(store: Store) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -295,6 +297,42 @@ def test_two_services_create_the_first_webhooks_at_once(postgres_url: str) -> No
             until_blocked(postgres_url, second)
         second.join()
     assert found == [URL]
+
+
+def test_a_test_of_a_webhook_that_is_deleted_meanwhile_is_not_found(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = sqlite_store.webhooks.create(URL, ["trial.failed"]).public_id
+    write = Database.write
+
+    def delete_first(database: Database) -> Any:
+        monkeypatch.setattr(Database, "write", write)
+        with Store.open(sqlite_url) as other:
+            other.webhooks.delete(hook)
+        return write(database)
+
+    monkeypatch.setattr(Database, "write", delete_first)
+    with pytest.raises(NotFound):
+        sqlite_store.webhooks.test(hook)
+    assert sqlite_store.webhooks.prune(before=0.0) == 0, "no delivery is left"
+
+
+def test_a_test_of_a_webhook_that_is_deleted_right_afterwards_is_answered(
+    sqlite_store: Store, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = sqlite_store.webhooks.create(URL, ["trial.failed"]).public_id
+    write = Database.write
+
+    @contextmanager
+    def delete_afterwards(database: Database) -> Iterator[Any]:
+        monkeypatch.setattr(Database, "write", write)
+        with write(database) as cursor:
+            yield cursor
+        with Store.open(sqlite_url) as other:
+            other.webhooks.delete(hook)
+
+    monkeypatch.setattr(Database, "write", delete_afterwards)
+    assert sqlite_store.webhooks.test(hook).state == "pending"
 
 
 def test_there_is_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from pathlib import Path
@@ -78,6 +79,25 @@ def test_a_locked_database_is_worth_another_try(sqlite_url: str, monkeypatch: py
         blocker.execute("ROLLBACK")
         assert store.experiments.create(a_spec(), now=T0).created_at == T0
     blocker.close()
+
+
+def test_a_database_that_keeps_all_connections_busy_is_worth_another_try(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store._database.engine.pool, "_timeout", 0.01)
+    with contextlib.ExitStack() as busy:
+        for _ in range(15):  # the size of SQLAlchemy's pool and its overflow
+            busy.enter_context(sqlite_store._database.read())
+        for call in (
+            sqlite_store.experiments.page,
+            sqlite_store.check,
+            lambda: sqlite_store._database.rows("SELECT 1"),
+        ):
+            with pytest.raises(StoreUnavailable, match="busy"):
+                call()
+        with pytest.raises(StoreUnavailable, match="busy"):
+            sqlite_store.experiments.create(a_spec())
+    assert sqlite_store.experiments.page().items == ()
 
 
 def test_a_full_disk_is_an_outage_and_the_same_batch_goes_in_later(sqlite_store: Store) -> None:
@@ -198,6 +218,34 @@ def test_a_server_that_is_silent_is_given_up_soon_unless_the_url_says_otherwise(
     assert given[0]["connect_args"]["tcp_user_timeout"] == 30_000, "of a commit under way"  # type: ignore[index]
     assert "connect_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
     assert "tcp_user_timeout" not in given[1]["connect_args"]  # type: ignore[operator]
+
+
+@pytest.mark.postgres
+def test_statements_are_not_prepared_if_the_url_says_so(postgres_url: str) -> None:
+    """A pooler in transaction mode gives a statement to a connection that has not prepared it, or has another one of its name."""
+
+    def prepared(url: str) -> int:
+        with Store.open(url) as store:
+            for _ in range(8):  # psycopg prepares a statement when it is used for the sixth time
+                store.experiments.create(a_spec())
+            with store._database.write() as cursor:
+                return int(cursor.value("SELECT count(*) FROM pg_prepared_statements"))
+
+    join = "&" if "?" in postgres_url else "?"
+    assert prepared(postgres_url) > 0
+    assert prepared(f"{postgres_url}{join}prepare_threshold=none") == 0
+    assert prepared(f"{postgres_url}{join}prepare_threshold=100") == 0
+    with pytest.raises(StoreError, match="prepare_threshold in the database URL: expected a number or none, got 'off'"):
+        Store.open(f"{postgres_url}{join}prepare_threshold=off")
+
+
+@pytest.mark.postgres
+def test_an_error_that_comes_from_a_pooler_says_what_to_do(postgres_url: str) -> None:
+    with Store.open(postgres_url) as store, store._database.write() as cursor:
+        cursor.execute("PREPARE one AS SELECT 1")
+        hint = r"already exists; if a pooler, .* add \?prepare_threshold=none to"
+        with pytest.raises(StoreError, match=hint), module.translated("postgresql"):
+            cursor.execute("PREPARE one AS SELECT 1")
 
 
 def test_the_settings_of_a_connection_are_ones_that_the_driver_knows() -> None:

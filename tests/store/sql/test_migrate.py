@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tests.driver.bench import Bench
 from tests.driver.stored import stored
-from tests.store.examples import T0, a_report, begin
+from tests.store.examples import T0, a_report, begin, until_blocked
 from tuner.domain.batch import Batch
 from tuner.domain.events import Reported
 from tuner.domain.experiment import Objective, Scope
@@ -213,6 +214,34 @@ def test_a_process_waits_while_another_one_migrates(
     engine.dispose()
     warning = next(record.getMessage() for record in caplog.records)
     assert warning.startswith(f"waiting for a process that writes to the database sqlite:///{path}")
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("first", ["experiment", "trial"])
+def test_a_migration_and_a_driver_of_an_earlier_version_do_not_deadlock(postgres_url: str, first: str) -> None:
+    """The migration changes the table of trials, and then that of experiments."""
+    import psycopg
+
+    last = {"experiment": "trial", "trial": "experiment"}[first]
+    engine = connect(postgres_url)
+    try:
+        with engine.begin() as connection:
+            downgraded(connection, "0028")
+        with psycopg.connect(postgres_url) as driver, ThreadPoolExecutor(1) as pool:
+            driver.execute(f"UPDATE {first} SET id = id")
+            migration = pool.submit(migrate.migrate, engine)
+            blocked = threading.Thread(target=lambda: futures.wait([migration]), daemon=True)
+            blocked.start()
+            until_blocked(postgres_url, blocked)
+            driver.execute(f"UPDATE {last} SET id = id")
+            driver.commit()
+            migration.result(60)
+        assert migrate.revision(engine) == migrate.head()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
+    finally:
+        migrate.migrate(engine)
+        engine.dispose()
 
 
 def test_a_long_migration_says_so(

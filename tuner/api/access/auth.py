@@ -36,7 +36,7 @@ from tuner.api.paths import path_of
 from tuner.api.problems import problem_response
 from tuner.errors import Retryable, StoreError
 from tuner.settings import Settings
-from tuner.store import Store
+from tuner.store import Store, watched_commits
 from tuner.store.service.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class Authenticator:
             return
 
         async def write() -> None:
-            with contextlib.suppress(StoreError):
+            with watched_commits(), contextlib.suppress(StoreError):  # the request itself has not written anything
                 await asyncio.to_thread(self._store.access.note_use, found.id)
 
         task = asyncio.get_running_loop().create_task(write())

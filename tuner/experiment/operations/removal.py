@@ -56,18 +56,23 @@ def delete_experiment(
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
-    if not record.state.ended and not force:
-        forced = "force the deletion (--force, force=true)"
-        raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
-    if not record.state.ended and _is_driven(record):
-        act(store, "kill", experiment)
-        poke()
-    until = time.monotonic() + wait_s
-    while _is_driven(record := store.experiments.get(experiment)):
+    until, killed = time.monotonic() + wait_s, 0
+    while True:
+        if not record.state.ended and not force:
+            forced = "force the deletion (--force, force=true)"
+            raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
+        if not _is_driven(record):
+            if store.experiments.seize(record.id, record.driver_epoch):
+                break
+        elif not record.state.ended and record.driver_epoch != killed:
+            killed = record.driver_epoch
+            with contextlib.suppress(Conflict):  # it has ended just now
+                act(store, "kill", experiment)
+            poke()
         if time.monotonic() >= until:
             raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
-    store.experiments.seize(record.id)
+        record = store.experiments.get(experiment)
     _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)

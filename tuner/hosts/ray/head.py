@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from packaging.version import Version
 
+from tuner import __version__
 from tuner.domain.keys import keyed_seed
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import tokens
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 
 MARK = "_TUNER_RAY_HEAD"
 """The environment variable by which every process of a head is recognized. Ray's workers change their process names."""
+
+VERSION = "_TUNER_RAY_VERSION"
+"""The environment variable with the version of tuner that started a head. Earlier versions do not set it."""
 
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
@@ -98,6 +103,8 @@ def find_head(home: Path) -> Head | None:
 def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) -> Head:
     """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
+    A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version.
+
     run: the function that runs `ray` commands; by default `run_ray`.
     stops: what `stops_of` has returned when the service began; None to start a head whether or not it was stopped since.
 
@@ -110,7 +117,13 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         if (head := find_head(home)) is not None:
-            return head
+            if (earlier := _earlier_version(head)) is None:
+                return head
+            log.warning(
+                "Ray runs the code of %s, because that version has started it; it is started again by this version, %s, and "
+                "its experiments continue from their checkpoints",
+                earlier, __version__,
+            )  # fmt: skip
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
         _marker(home).write_text(
@@ -129,6 +142,17 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
         if left and not psutil.wait_procs(left, timeout=KILLED_S)[1]:
             log.debug("the previous Ray head had died; the remaining Ray processes have been stopped")
         return head
+
+
+def _earlier_version(head: Head) -> str | None:
+    """Return the version of tuner that has started a head, if it is earlier than this one, else None."""
+    try:
+        version = head.parts[-1].environ().get(VERSION)
+    except psutil.Error:  # it has just exited, and the caller will notice
+        return None
+    if version is None:
+        return "an earlier version"
+    return version if Version(version) < Version(__version__) else None
 
 
 def _start(home: Path, run: RunRay) -> Head:
@@ -323,6 +347,7 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
         {
             "RAY_USAGE_STATS_ENABLED": "0",
             MARK: str(_scratch(home)),
+            VERSION: __version__,
             USED: str(_used_torch(home)),
             **tokens.of_home(home),
         },

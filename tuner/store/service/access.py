@@ -22,7 +22,7 @@ from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.sql.connect import translated
 from tuner.store.sql.cursor import Cursor
-from tuner.store.sql.database import LAST, Database, Share
+from tuner.store.sql.database import LAST, Database, Share, note_commit
 from tuner.store.sql.database import at as time_of
 from tuner.store.sql.tables import audit, session
 from tuner.store.sql.tables import token as tokens
@@ -303,6 +303,7 @@ class Access:
     def _write(self) -> Iterator[Connection]:
         with translated(self._database.backend), self._database.engine.begin() as connection:
             yield connection
+            note_commit()
 
 
 def _note(cursor: Cursor, records: Iterable[AuditRecord]) -> None:

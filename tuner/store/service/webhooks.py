@@ -163,6 +163,7 @@ ORDER BY event_seq LIMIT ?"""
 _BEST = """
 SELECT b.value FROM metric_key k JOIN best_point b ON b.key_id = k.id
 WHERE k.experiment_id = ? AND k.name = ? AND b.event_seq > ? AND b.event_seq <= ? ORDER BY b.event_seq"""
+_LOCK = "UPDATE webhook SET id = id WHERE id = ?"
 _ADD = """
 INSERT INTO webhook_delivery
   (public_id, webhook_id, occurrence, event, experiment, data, state, attempts, next_at, created_at)
@@ -320,8 +321,24 @@ class Webhooks:
         }
         values = (made, found.id, f"test {made}", "test", TEST_EXPERIMENT, dumps({"experiment": example}), time, time)
         with self._database.write() as cursor:
+            cursor.execute(_LOCK, (found.id,))
+            if cursor.rowcount != 1:
+                raise NotFound(f"no webhook {public_id!r}; it has just been deleted")
             cursor.execute(_ADD, values)
-        return next(one for one in self.deliveries(public_id) if one.public_id == made)
+            number = cursor.value("SELECT id FROM webhook_delivery WHERE public_id = ?", (made,))
+        return DeliveryRecord(
+            id=number,
+            public_id=made,
+            event="test",
+            state="pending",
+            attempts=0,
+            next_at=time,
+            last_status=None,
+            last_error=None,
+            created_at=time,
+            ended_at=None,
+            experiment=TEST_EXPERIMENT,
+        )
 
     # -- what the service does ---------------------------------------------------------------------------------------------
 

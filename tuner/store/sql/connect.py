@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from tuner.errors import Retryable, StoreError
 
@@ -42,6 +43,10 @@ _CONNECTION = {
 Parameters of the URL, such as ``?connect_timeout=3``, take precedence. ``tcp_user_timeout`` aborts a commit that the server does
 not acknowledge, for instance because the network is partitioned. The keepalives watch only idle connections.
 """
+
+_THRESHOLD = "prepare_threshold"
+_PREPARED = ("DuplicatePreparedStatement", "InvalidSqlStatementName")
+"""PostgreSQL's errors if a pooler runs the transactions of one connection on several connections to the server."""
 
 _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransaction"})
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
@@ -177,10 +182,21 @@ def _postgresql(url: URL) -> Engine:
     try:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
-        given = {name: value for name, value in _CONNECTION.items() if name not in url.query}
+        given: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in url.query}
+        if (threshold := url.query.get(_THRESHOLD)) is not None:
+            url, given[_THRESHOLD] = url.difference_update_query([_THRESHOLD]), _threshold(threshold)
         return create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=15, connect_args=given)
     except (ImportError, NoSuchModuleError) as error:
         raise StoreError(f"the driver for {url.drivername} is not installed: {error}") from error
+
+
+def _threshold(text: object) -> int | None:
+    """Return after how many uses a statement is prepared, from the parameter of a URL; None if statements are never prepared."""
+    if text == "none":
+        return None
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal()):
+        raise StoreError(f"prepare_threshold in the database URL: expected a number or none, got {text!r}")
+    return int(text)
 
 
 def refuse_network_disk(path: Path, mounts: str = "/proc/mounts") -> None:
@@ -225,6 +241,10 @@ def translated(backend: str, file: str | None = None) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise translate(error.orig or error, backend, file) from error
+    except NoneFree as error:  # from SQLAlchemy's pool of connections
+        raise StoreUnavailable(
+            f"{backend}: all connections of this process to the database are busy, because it answers slowly or a table is locked"
+        ) from error
     except Exception as error:
         if is_of_driver(error, backend):
             raise translate(error, backend, file) from error
@@ -243,6 +263,11 @@ def translate(error: BaseException, backend: str, file: str | None = None) -> St
     text = shown_url(str(error).strip()) or type(error).__name__
     if file and any(part in text for part in _OF_FILE):
         text = f"{text} ({file})"
+    if type(error).__name__ in _PREPARED:
+        text += (
+            f"; if a pooler, such as PgBouncer, is between tuner and the server, add ?{_THRESHOLD}=none to the database URL, or "
+            "use the pooler's session mode"
+        )
     passing = any(kind.__name__ in _PASSING for kind in type(error).__mro__)
     if passing and not any(part in text or part == type(error).__name__ for part in _LASTING):
         return StoreUnavailable(f"{backend}: {text}")

@@ -59,6 +59,12 @@ def watched_commits() -> Iterator[None]:
         _commits.reset(token)
 
 
+def note_commit() -> None:
+    """Record that a commit is about to be tried. If it raises an error, it may have succeeded."""
+    if (commits := _commits.get()) is not None:
+        commits.tried = True
+
+
 def may_have_written() -> bool:
     """Return True if a commit was tried in the current `watched_commits` block, or if the caller is not in such a block."""
     found = _commits.get()
@@ -208,8 +214,7 @@ class Database:
                 if self.backend == "sqlite":
                     cursor.execute("BEGIN IMMEDIATE")
                 yield cursor
-                if (commits := _commits.get()) is not None:
-                    commits.tried = True  # a commit that raises an error may have succeeded
+                note_commit()
                 raw.commit()
                 self._written_at = clock.monotonic()
             except BaseException:

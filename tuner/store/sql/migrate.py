@@ -19,11 +19,18 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tuner.errors import StoreError
 from tuner.store.sql.connect import shown_url, translate
+from tuner.store.sql.tables import metadata
 
 log = logging.getLogger(__name__)
 
 TELL_EVERY_S = 10.0
 """The time between two warnings that a migration is still running or waiting, in seconds."""
+
+LOCK_MS = 300
+"""The time for which a migration waits for the lock of a table in PostgreSQL before it lets others go on, in milliseconds.
+
+PostgreSQL looks for deadlocks after a second, by default.
+"""
 
 
 def scripts() -> Path:
@@ -114,6 +121,9 @@ def upgrade(engine: Engine) -> None:
             before = _revision(connection)
             if before == head():
                 return  # another process has been faster
+            if not lite:
+                tell(f"waiting for the transactions of other processes in the database {_shown(engine)}, to migrate it")
+                _lock_tables(connection)
             tell(
                 f"migrating the database {_shown(engine)} from revision {before or 'none'} to {head()}, which takes minutes if "
                 "it is large. If this process is ended, the database stays as it was"
@@ -191,6 +201,28 @@ def _begin(connection: Connection) -> None:
             return
         except OperationalError as error:
             if "locked" not in str(error.orig):
+                raise
+
+
+def _lock_tables(connection: Connection) -> None:
+    """Let no other process use the tables in PostgreSQL until the end of the transaction.
+
+    Drivers of an earlier version may be writing to them. If the scripts took the locks one after the other, as they change the
+    tables, the migration or a driver would fail because of a deadlock. Here the migration gives up first, and tries again.
+    """
+    there = set(inspect(connection).get_table_names()) & set(metadata.tables)
+    # Transactions of drivers begin with the table of experiments, so they then wait before they hold other locks.
+    names = ", ".join(sorted(there, key=lambda name: (name != "experiment", name)))
+    usual = connection.exec_driver_sql("SHOW lock_timeout").scalar()
+    while names:
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_MS}")
+                connection.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{usual}'")
+            return
+        except OperationalError as error:
+            if type(error.orig).__name__ not in ("LockNotAvailable", "DeadlockDetected"):
                 raise
 
 
