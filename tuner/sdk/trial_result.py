@@ -150,9 +150,14 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
 def config_of(
     spaces: Revisions, seed: int, params: Mapping[str, Any], number: int, revision: int | None = None
 ) -> dict[str, Any]:
-    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run)."""
+    """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run).
+
+    If a function passed to `sample_from` fails, the trial had no configuration: the function's name is in its place.
+    """
     space = spaces.holding(params, revision)
-    return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
+    return {name: value for name, value in params.items() if name not in space} | space.config(
+        params, seed, number, to_show=True
+    )
 
 
 def history_row(
