@@ -214,6 +214,7 @@ class Session:
         self._answered = (0, False)  # the latest report about which should_checkpoint was asked, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
+        self._returned = False  # whether the training function has returned, and its value is being reported
         self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
@@ -250,6 +251,11 @@ class Session:
         with self._reporting:
             self._report(metrics, step, checkpoint)
 
+    def report_result(self, metrics: Mapping[str, Any]) -> None:
+        """Make the trial's last report, with what the training function has returned."""
+        self._returned = True
+        self.report(metrics)
+
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
             raise self._left
@@ -277,7 +283,14 @@ class Session:
             self._through_with(number)
             if self._reports is not None:
                 self._reports.put(
-                    Report(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
+                    Report(
+                        report_no=number,
+                        metrics=values,
+                        time=time.monotonic(),
+                        step=step,
+                        checkpoint=info,
+                        last=self._returned,
+                    )
                 )
             return
         self._follow_verdict(number, self._verdict(number, values, step, info))
@@ -397,6 +410,7 @@ class Session:
                     step=step,
                     checkpoint=info,
                     waits=True,
+                    last=self._returned,
                     offer=self._next_offer(number),
                 )
             )
