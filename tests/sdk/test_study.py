@@ -318,6 +318,21 @@ def test_continue_and_enqueue_give_a_study_that_has_ended_more_trials(store: Sto
         assert trial.config == {"x": 0.25, "width": 16}
 
 
+def test_trials_that_are_added_to_the_result_of_a_study_wait_for_the_script_that_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.tell({"loss": 0.5})
+    assert [trial.state for trial in tuner.load("by-hand").add(1).trials] == ["completed"]
+    assert "tuner.create_study(..., name='by-hand')" in capsys.readouterr().out
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        assert trial.number == 1
+
+
 def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) -> None:
     with study_of(num_samples=1) as study:
         trial = study.ask()

@@ -388,10 +388,21 @@ def read_result(
 def _add(
     experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
 ) -> Result:
-    """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it."""
+    """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it.
+
+    The trials of a study are only asked for, because the script that calls `tuner.create_study` runs them.
+    """
     settings = Settings.from_env()
     with _store(settings) as store:
         record = store.experiments.get(experiment_id)
+        if record.source == "study":
+            continue_experiment(store, experiment_id, num_samples)
+            if verbose:
+                where = f"tuner.create_study(..., name={record.name!r})"
+                print(
+                    printable(f"{experiment_id} is a study: the script that calls {where} gets the trials from ask()")
+                )
+            return read_result(store, experiment_id, ray_address, callbacks)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         continue_experiment(store, experiment_id, num_samples)
         keep = not _brings_code(store, record.spec)
