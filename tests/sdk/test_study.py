@@ -28,6 +28,7 @@ from tuner.errors import Conflict, SpecError, TunerError
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
+from tuner.sdk import study as study_module
 from tuner.sdk.study import Study
 from tuner.search import DefineByRunSearch, OptunaSearch
 from tuner.store import Store
@@ -245,8 +246,23 @@ def test_nothing_that_was_reported_is_lost_when_the_process_is_killed(
 
 def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asked, "LEASE_S", 0.5)
-    with study_of(), pytest.raises(Conflict, match="is driven by study:"):
+    with study_of(), pytest.raises(Conflict, match="is driven by study:.* when that process ends or calls close"):
+        monkeypatch.setattr(study_module, "_OPEN", set())  # as in another process
         study_of()
+
+
+def test_a_study_that_this_process_has_open_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of a notebook that is run again creates the study again."""
+
+    def wait(*args: Any) -> None:
+        raise AssertionError("waited for the lease of this process")
+
+    with study_of() as first:
+        with monkeypatch.context() as patched, pytest.raises(Conflict, match=r"this process drives .*study\.close\(\)"):
+            patched.setattr(asked, "_claimed", wait)
+            study_of()
+        assert first.ask() is not None
+    study_of().close()
 
 
 def test_another_definition_under_the_same_name_is_refused() -> None:

@@ -99,8 +99,8 @@ def create_study(
 
     Raises:
         SpecError: an argument is wrong, or another version of Python has pickled functions of the existing study.
-        Conflict: another process drives a study of this name, or the existing study has a different space, objective or
-            scheduler.
+        Conflict: another process, or another object of this one, drives a study of this name, or the existing study has a
+            different space, objective or scheduler.
     """
     given = dict(locals())
     mistakes, built = ErrorCollector(), Space({})
@@ -136,6 +136,11 @@ def create_study(
         elif differs := _differing(record, spec):
             raise Conflict(
                 f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"
+            )
+        if any(study.id == record.public_id and study._driver is not None for study in list(_OPEN)):
+            raise Conflict(
+                f"this process drives the study {name!r} ({record.public_id}) already: call close() on the object that "
+                "tuner.create_study has returned before, such as study.close(), or go on with that object"
             )
         return Study(store, record)
     except BaseException:
