@@ -334,6 +334,28 @@ def test_continue_and_enqueue_give_a_study_that_has_ended_more_trials(store: Sto
         assert trial.config == {"x": 0.25, "width": 16}
 
 
+def test_arguments_that_an_existing_study_does_not_take_are_warned_of(store: Store) -> None:
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.tell({"loss": 0.5})
+    given = {"num_samples": 2, "max_t": None, "max_concurrent_trials": 4, "seed": 3}
+    said = (
+        rf"continues with its own num_samples 1, max_concurrent_trials 1, seed; use `tuner change {study.id} "
+        rf"--set num_samples=2 --set limits.max_concurrent_trials=4`, and then `tuner continue {study.id}`; for another seed"
+    )
+    with pytest.warns(UserWarning, match=said):
+        study_of(**given).close()
+    given["seed"] = 0
+    amend_experiment(store, study.id, {"num_samples": 2, "limits": {"max_concurrent_trials": 4}})
+    continue_experiment(store, study.id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with study_of(**given) as study:
+            assert study.ask() is not None
+        study_of(num_samples=1, max_t=None).close()  # a script that does not know of the change
+
+
 def test_trials_that_are_added_to_the_result_of_a_study_wait_for_the_script_that_asks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -357,7 +379,7 @@ def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) 
         trial.tell(error="out of memory")
         assert study.state == "failed"
     act_on_trial(store, "retry", store.trials.page(store.experiments.get(study.id).id).items[0].public_id)
-    with study_of() as study:
+    with study_of(num_samples=1) as study:
         again = study.ask()
         assert again is not None
         assert (again.number, again.config, again.checkpoint) == (1, trial.config, "epoch-1")
