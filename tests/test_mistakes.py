@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import optuna
 import pytest
+import scipy.stats
 
 import tuner
 from tuner.errors import EntrypointError, ErrorCollector, SpecError
@@ -137,6 +139,20 @@ def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
 def test_the_json_form_of_a_domain_is_wondered_at(value: dict[str, Any], meant: str) -> None:
     with pytest.warns(UserWarning, match=rf"lr has the same value in all trials, .*tuner.{meant}\(\.\.\.\)"):
         cautions.warn_of_json_forms({"lr": value, "width": 32})
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (scipy.stats.loguniform(1e-4, 1), "a distribution of SciPy, (log)?uniform|a distribution of SciPy, reciprocal"),
+        (scipy.stats.randint(1, 9), "a distribution of SciPy, randint"),
+        (optuna.distributions.IntDistribution(1, 9), "Optuna's IntDistribution"),
+    ],
+    ids=["continuous", "discrete", "optuna"],
+)
+def test_a_distribution_of_another_library_is_wondered_at(value: Any, meant: str) -> None:
+    with pytest.warns(UserWarning, match=rf"svc/C has the same value in all trials, ({meant}).*write tuner.uniform"):
+        run({"svc": {"C": value}, "x": tuner.uniform(0, 1)}, num_samples=0)
 
 
 def test_a_group_of_parameters_with_a_type_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:

@@ -114,6 +114,27 @@ def warn_of_json_forms(space: Mapping[str, Any]) -> None:
         )
 
 
+def warn_of_distributions(space: Mapping[str, Any], path: str = "") -> None:
+    """Warn of distributions of SciPy and Optuna, as scikit-learn's and Optuna's searches take them: here they are constants."""
+    for name, value in space.items():
+        if isinstance(value, Mapping):
+            warn_of_distributions(value, f"{path}{name}/")
+            continue
+        library = type(value).__module__.partition(".")[0]
+        if library == "scipy" and callable(getattr(value, "rvs", None)):
+            meant = f"a distribution of SciPy, {getattr(getattr(value, 'dist', None), 'name', type(value).__name__)}"
+        elif type(value).__module__ == "optuna.distributions":
+            meant = f"Optuna's {value!r}"
+        else:
+            continue
+        warnings.warn(
+            f"{path}{name} has the same value in all trials, {meant}. If you mean a parameter, write "
+            "tuner.uniform(lower, upper), tuner.loguniform(lower, upper), tuner.randint(lower, upper) or tuner.choice([...])",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )
+
+
 def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:
     """Warn of a threshold for a metric that is minimized: trials end at or above it, so the bad ones at their first report."""
     if not isinstance(stop, Mapping) or not isinstance(metric, str) or mode != "min" or metric not in stop:

@@ -22,6 +22,7 @@ from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, checked, observing
 from tuner.sdk.cautions import (
+    warn_of_distributions,
     warn_of_json_forms,
     warn_of_large_space,
     warn_of_lists,
@@ -240,6 +241,7 @@ def _search(given: Mapping[str, Any]) -> Result:
             warn_of_lists(given["space"] or {})
             warn_of_sweeps(given["space"] or {})
         warn_of_json_forms(given["space"] or {})
+        warn_of_distributions(given["space"] or {})
     warn_of_thresholds(given["stop"], given["metric"], given["mode"])
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
     if not given["space"] and parts.scheduler is not None:
