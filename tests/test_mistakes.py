@@ -121,6 +121,20 @@ def test_a_threshold_of_a_metric_that_is_minimized_is_wondered_at(recwarn: pytes
     assert not recwarn.list
 
 
+def test_points_that_no_trial_is_left_for_are_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    points = [{"x": 0.1}, {"x": 0.2}, {"x": 0.3}]
+    with pytest.warns(
+        UserWarning, match=r"num_samples is 2, so 1 point of the 3 .* will not be run: pass num_samples=3"
+    ):
+        run(num_samples=2, points_to_evaluate=points, max_t=-1)
+    recwarn.clear()
+    run(num_samples=3, points_to_evaluate=points, max_t=-1)
+    run(points_to_evaluate=points, max_t=-1)
+    run({"x": tuner.grid_search([0.1, 0.2, 0.3])}, num_samples=1, points_to_evaluate=points, max_t=-1)
+    run({"x": tuner.choice([0.1, 0.2, 0.3])}, num_samples=1, points_to_evaluate=points, max_t=-1, search_alg="grid")
+    assert not recwarn.list
+
+
 def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
     """Its keys had been taken for the names of two metrics."""
     assert run(metric={"name": "loss", "goal": "minimize"}) == {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.names import nearest, printable
+from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
 from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord
@@ -130,6 +131,19 @@ def warn_of_distributions(space: Mapping[str, Any], path: str = "") -> None:
         warnings.warn(
             f"{path}{name} has the same value in all trials, {meant}. If you mean a parameter, write "
             "tuner.uniform(lower, upper), tuner.loguniform(lower, upper), tuner.randint(lower, upper) or tuner.choice([...])",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )
+
+
+def warn_of_unused_points(points: Any, num_samples: Any) -> None:
+    """Warn of points for which the search has no trials left."""
+    if not isinstance(points, Sequence) or not isinstance(num_samples, int) or num_samples < 1:
+        return
+    if (left := len(points) - num_samples) > 0:
+        warnings.warn(
+            f"num_samples is {num_samples}, so {counted(left, 'point')} of the {len(points)} in points_to_evaluate will not be "
+            f"run: pass num_samples={len(points)} or more",
             UserWarning,
             stacklevel=above_this_package(),
         )
