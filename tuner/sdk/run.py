@@ -355,6 +355,9 @@ def resume(
     It also continues an experiment that has ended if a user has requested more trials, such as a retry. Every trial
     continues from its last committed checkpoint. If a running service drives the experiment, this call only follows it.
 
+    The training function is the one that was passed to `tuner.run`, even if the script has been edited since. Modules that it
+    imports are read again. To train with an edited function, start a new search with ``warm_start=[experiment_id]``.
+
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
         ray_address: as for `run`.
