@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,6 +120,24 @@ def test_a_value_that_is_returned_is_told_from_a_report() -> None:
     reports_of(lambda config, session: seen.append(session) or 0.5)
     reports_of(lambda config, session: seen.append(session) or both(config, session))
     assert [session.as_value for session in seen] == [True, False]
+
+
+def test_metrics_that_are_returned_after_reports_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def returning(**result: Any) -> str:
+        seen: list[Session] = []
+
+        def train(config: dict[str, Any], session: Session) -> dict[str, Any]:
+            seen.append(session)
+            session.report({"loss": 3.0})
+            return result
+
+        assert reports_of(train) == [{"loss": 3.0}]
+        return seen[0].warning
+
+    said = returning(loss=3.0, accuracy=0.5, auc=np.float32(0.9), model="net")
+    assert said.startswith("the training function has returned 'accuracy', 'auc', which is not stored")
+    assert said in capsys.readouterr().err
+    assert not returning(loss=3.0, model="net", history=[1, 2], done=True)
 
 
 def test_the_driver_is_told_that_a_returned_value_is_the_last_report() -> None:

@@ -43,6 +43,8 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
                 "objective, or a dict of numbers, or calls to tuner.report"
             )
+        elif session.count and isinstance(result, Mapping):
+            session.ignore_result(result)
     except Finished:
         return
     except FileNotFoundError as error:
