@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.names import nearest, printable
+from tuner.names import did_you_mean, nearest, printable
 from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
+from tuner.sdk.callbacks.observers import METHODS, checked, never_called
 from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord
 
@@ -147,6 +148,20 @@ def warn_of_unused_points(points: Any, num_samples: Any) -> None:
             UserWarning,
             stacklevel=above_this_package(),
         )
+
+
+def checked_callbacks(callbacks: Any) -> list[Any]:
+    """Return the callbacks as a list, as `checked` does, and warn of methods that are never called."""
+    several = checked(callbacks)
+    for callback in several:
+        for name in never_called(type(callback)):
+            warnings.warn(
+                f"{type(callback).__name__}.{name} is never called{did_you_mean(name, METHODS)}; a callback has the methods "
+                f"{', '.join(METHODS)}",
+                UserWarning,
+                stacklevel=above_this_package(),
+            )
+    return several
 
 
 def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:

@@ -20,8 +20,9 @@ from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import keywords_explained, printable
 from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
-from tuner.sdk.callbacks.observers import StoredLog, checked, observing
+from tuner.sdk.callbacks.observers import StoredLog, observing
 from tuner.sdk.cautions import (
+    checked_callbacks,
     warn_of_distributions,
     warn_of_json_forms,
     warn_of_large_space,
@@ -228,7 +229,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     refuse_while_importing("tuner.run")
     _check_required(given)
     notebook.hide_warnings_of_libraries()
-    callbacks = checked(given["callbacks"])
+    callbacks = checked_callbacks(given["callbacks"])
     if not Settings.from_env().ray_address:
         if may_be_local(given):
             start_ahead(given)
@@ -372,7 +373,7 @@ def resume(
             version of Python has pickled the training function.
     """
     refuse_while_importing("tuner.resume")
-    settings, observers = Settings.from_env(), checked(callbacks)
+    settings, observers = Settings.from_env(), checked_callbacks(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
         reopens = record.state.ended
