@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import optuna
 import pytest
+import scipy.stats
 
 import tuner
 from tuner.errors import EntrypointError, ErrorCollector, SpecError
@@ -119,6 +121,20 @@ def test_a_threshold_of_a_metric_that_is_minimized_is_wondered_at(recwarn: pytes
     assert not recwarn.list
 
 
+def test_points_that_no_trial_is_left_for_are_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    points = [{"x": 0.1}, {"x": 0.2}, {"x": 0.3}]
+    with pytest.warns(
+        UserWarning, match=r"num_samples is 2, so 1 point of the 3 .* will not be run: pass num_samples=3"
+    ):
+        run(num_samples=2, points_to_evaluate=points, max_t=-1)
+    recwarn.clear()
+    run(num_samples=3, points_to_evaluate=points, max_t=-1)
+    run(points_to_evaluate=points, max_t=-1)
+    run({"x": tuner.grid_search([0.1, 0.2, 0.3])}, num_samples=1, points_to_evaluate=points, max_t=-1)
+    run({"x": tuner.choice([0.1, 0.2, 0.3])}, num_samples=1, points_to_evaluate=points, max_t=-1, search_alg="grid")
+    assert not recwarn.list
+
+
 def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
     """Its keys had been taken for the names of two metrics."""
     assert run(metric={"name": "loss", "goal": "minimize"}) == {
@@ -137,6 +153,20 @@ def test_a_metric_as_a_sweep_has_it_is_refused() -> None:
 def test_the_json_form_of_a_domain_is_wondered_at(value: dict[str, Any], meant: str) -> None:
     with pytest.warns(UserWarning, match=rf"lr has the same value in all trials, .*tuner.{meant}\(\.\.\.\)"):
         cautions.warn_of_json_forms({"lr": value, "width": 32})
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (scipy.stats.loguniform(1e-4, 1), "a distribution of SciPy, (log)?uniform|a distribution of SciPy, reciprocal"),
+        (scipy.stats.randint(1, 9), "a distribution of SciPy, randint"),
+        (optuna.distributions.IntDistribution(1, 9), "Optuna's IntDistribution"),
+    ],
+    ids=["continuous", "discrete", "optuna"],
+)
+def test_a_distribution_of_another_library_is_wondered_at(value: Any, meant: str) -> None:
+    with pytest.warns(UserWarning, match=rf"svc/C has the same value in all trials, ({meant}).*write tuner.uniform"):
+        run({"svc": {"C": value}, "x": tuner.uniform(0, 1)}, num_samples=0)
 
 
 def test_a_group_of_parameters_with_a_type_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:

@@ -63,6 +63,7 @@ class Bench:
         node: str | None = None,
         waits: bool = True,
         offer: int | None = None,
+        last: bool = False,
         **more: float,
     ) -> Effects:
         segment = self.core.trials[number].segments[-1]
@@ -83,6 +84,7 @@ class Bench:
                 metrics={"loss": loss, **more},
                 checkpoint=info,
                 waits=waits,
+                last=last,
                 offer=offer,
             )
         )

@@ -245,6 +245,26 @@ def test_the_result_of_another_python_is_read_without_its_functions(store: Store
     assert "fails" in str(trial.config["y"])
 
 
+def test_a_result_can_be_read_although_a_sample_from_function_fails_for_one_of_its_trials(store: Store) -> None:
+    space = Space.from_python(
+        {
+            "lr": tuner.loguniform(1e-4, 0.1),
+            "kernel": tuner.sample_from(lambda config: {0.01: 3}[config["lr"]]),
+            "padding": tuner.sample_from(lambda config: config["kernel"] // 2),
+        }
+    )
+    code = CodeRecord(hash="kernel", space_blob=space.blob())
+    made = store.experiments.create(a_spec("digits", code="kernel", space=space.to_json()), code=code)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
+    trials = [a_trial(), a_trial(1)]
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    good, failed = tuner.load("digits").trials
+    assert good.config == {"lr": 0.01, "kernel": 3, "padding": 1}
+    assert failed.config["lr"] == 0.02
+    assert "<lambda>" in str(failed.config["kernel"])
+    assert "<lambda>" in str(failed.config["padding"])
+
+
 @pytest.mark.parametrize("state", [ExperimentState.PAUSED, ExperimentState.COMPLETED])
 def test_a_search_of_another_python_is_refused_before_anything_is_written(store: Store, state: ExperimentState) -> None:
     def train(config: dict[str, Any]) -> None: ...

@@ -29,6 +29,7 @@ from tuner.errors import Conflict, SpecError, TunerError
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
+from tuner.sdk import study as study_module
 from tuner.sdk.study import Study
 from tuner.search import DefineByRunSearch, OptunaSearch
 from tuner.store import Store
@@ -246,8 +247,23 @@ def test_nothing_that_was_reported_is_lost_when_the_process_is_killed(
 
 def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asked, "LEASE_S", 0.5)
-    with study_of(), pytest.raises(Conflict, match="is driven by study:"):
+    with study_of(), pytest.raises(Conflict, match="is driven by study:.* when that process ends or calls close"):
+        monkeypatch.setattr(study_module, "_OPEN", set())  # as in another process
         study_of()
+
+
+def test_a_study_that_this_process_has_open_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of a notebook that is run again creates the study again."""
+
+    def wait(*args: Any) -> None:
+        raise AssertionError("waited for the lease of this process")
+
+    with study_of() as first:
+        with monkeypatch.context() as patched, pytest.raises(Conflict, match=r"this process drives .*study\.close\(\)"):
+            patched.setattr(asked, "_claimed", wait)
+            study_of()
+        assert first.ask() is not None
+    study_of().close()
 
 
 def test_another_definition_under_the_same_name_is_refused() -> None:
@@ -339,6 +355,43 @@ def test_a_retry_has_the_values_that_functions_of_the_space_have_drawn(store: St
         assert [one["config"] for one in result.schedule(1)] == [first.config]
 
 
+def test_arguments_that_an_existing_study_does_not_take_are_warned_of(store: Store) -> None:
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.tell({"loss": 0.5})
+    given = {"num_samples": 2, "max_t": None, "max_concurrent_trials": 4, "seed": 3}
+    said = (
+        rf"continues with its own num_samples 1, max_concurrent_trials 1, seed; use `tuner change {study.id} "
+        rf"--set num_samples=2 --set limits.max_concurrent_trials=4`, and then `tuner continue {study.id}`; for another seed"
+    )
+    with pytest.warns(UserWarning, match=said):
+        study_of(**given).close()
+    given["seed"] = 0
+    amend_experiment(store, study.id, {"num_samples": 2, "limits": {"max_concurrent_trials": 4}})
+    continue_experiment(store, study.id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with study_of(**given) as study:
+            assert study.ask() is not None
+        study_of(num_samples=1, max_t=None).close()  # a script that does not know of the change
+
+
+def test_trials_that_are_added_to_the_result_of_a_study_wait_for_the_script_that_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.tell({"loss": 0.5})
+    assert [trial.state for trial in tuner.load("by-hand").add(1).trials] == ["completed"]
+    assert "tuner.create_study(..., name='by-hand')" in capsys.readouterr().out
+    with study_of(num_samples=1, max_t=None) as study:
+        trial = study.ask()
+        assert trial is not None
+        assert trial.number == 1
+
+
 def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) -> None:
     with study_of(num_samples=1) as study:
         trial = study.ask()
@@ -347,7 +400,7 @@ def test_retry_hands_out_a_failed_trial_of_a_study_that_has_ended(store: Store) 
         trial.tell(error="out of memory")
         assert study.state == "failed"
     act_on_trial(store, "retry", store.trials.page(store.experiments.get(study.id).id).items[0].public_id)
-    with study_of() as study:
+    with study_of(num_samples=1) as study:
         again = study.ask()
         assert again is not None
         assert (again.number, again.config, again.checkpoint) == (1, trial.config, "epoch-1")

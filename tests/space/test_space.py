@@ -353,6 +353,7 @@ def test_sample_from_that_cannot_be_resolved() -> None:
     circle = Space.from_python({"a": sample_from(lambda c: c["b"]), "b": sample_from(lambda c: c["a"])})
     with pytest.raises(SpecError, match="depend on each other: a, b"):
         circle.config({})
+    assert all("<lambda>" in str(value) for value in circle.config({}, to_show=True).values())
     broken = Space.from_python({"a": sample_from(lambda c: 1 // 0)})
     with pytest.raises(SpecError, match=r"space\.a: .*ZeroDivisionError"):
         broken.config({})

@@ -87,8 +87,8 @@ class SegmentStarted(_SegmentEvent):
 class Reported(Report, _AsJson, _OfSegment):
     """A report that the driver has received.
 
-    `iteration` is the training_iteration: the starting checkpoint's training_iteration plus `report_no`. `waits`, `offer` and
-    `age` are not stored, because they matter only while the ranks are alive.
+    `iteration` is the training_iteration: the starting checkpoint's training_iteration plus `report_no`. `waits`, `last`,
+    `offer` and `age` are not stored, because they matter only while the ranks are alive.
     """
 
     KIND: ClassVar[str] = "reported"

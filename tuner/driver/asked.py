@@ -356,7 +356,7 @@ def _claimed(store: Store, record: ExperimentRecord) -> int:
     while True:
         try:
             return store.drivers.claim(record.id, owner, LEASE_S, time.time())
-        except Conflict:
+        except Conflict as error:
             if time.monotonic() >= until:
-                raise
+                raise Conflict(f"{error}; it is released when that process ends or calls close()") from None
             time.sleep(0.1)

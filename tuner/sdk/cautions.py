@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.names import nearest, printable
+from tuner.names import did_you_mean, nearest, printable
+from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
+from tuner.sdk.callbacks.observers import METHODS, checked, never_called
 from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord
 
@@ -112,6 +114,54 @@ def warn_of_json_forms(space: Mapping[str, Any]) -> None:
             UserWarning,
             stacklevel=above_this_package(),
         )
+
+
+def warn_of_distributions(space: Mapping[str, Any], path: str = "") -> None:
+    """Warn of distributions of SciPy and Optuna, as scikit-learn's and Optuna's searches take them: here they are constants."""
+    for name, value in space.items():
+        if isinstance(value, Mapping):
+            warn_of_distributions(value, f"{path}{name}/")
+            continue
+        library = type(value).__module__.partition(".")[0]
+        if library == "scipy" and callable(getattr(value, "rvs", None)):
+            meant = f"a distribution of SciPy, {getattr(getattr(value, 'dist', None), 'name', type(value).__name__)}"
+        elif type(value).__module__ == "optuna.distributions":
+            meant = f"Optuna's {value!r}"
+        else:
+            continue
+        warnings.warn(
+            f"{path}{name} has the same value in all trials, {meant}. If you mean a parameter, write "
+            "tuner.uniform(lower, upper), tuner.loguniform(lower, upper), tuner.randint(lower, upper) or tuner.choice([...])",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )
+
+
+def warn_of_unused_points(points: Any, num_samples: Any) -> None:
+    """Warn of points for which the search has no trials left."""
+    if not isinstance(points, Sequence) or not isinstance(num_samples, int) or num_samples < 1:
+        return
+    if (left := len(points) - num_samples) > 0:
+        warnings.warn(
+            f"num_samples is {num_samples}, so {counted(left, 'point')} of the {len(points)} in points_to_evaluate will not be "
+            f"run: pass num_samples={len(points)} or more",
+            UserWarning,
+            stacklevel=above_this_package(),
+        )
+
+
+def checked_callbacks(callbacks: Any) -> list[Any]:
+    """Return the callbacks as a list, as `checked` does, and warn of methods that are never called."""
+    several = checked(callbacks)
+    for callback in several:
+        for name in never_called(type(callback)):
+            warnings.warn(
+                f"{type(callback).__name__}.{name} is never called{did_you_mean(name, METHODS)}; a callback has the methods "
+                f"{', '.join(METHODS)}",
+                UserWarning,
+                stacklevel=above_this_package(),
+            )
+    return several
 
 
 def warn_of_thresholds(stop: Any, metric: Any, mode: Any) -> None:

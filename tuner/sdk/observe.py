@@ -13,7 +13,8 @@ from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
 from tuner.experiment.operations.usecases import id_of
 from tuner.names import keywords_explained
-from tuner.sdk.callbacks.observers import LogSource, Observers, StoredLog, checked
+from tuner.sdk.callbacks.observers import LogSource, Observers, StoredLog
+from tuner.sdk.cautions import checked_callbacks
 from tuner.sdk.remote import ServedLog
 from tuner.sdk.saved import database
 from tuner.settings import Settings
@@ -46,7 +47,7 @@ def observe(
         NotFound: there is no such experiment.
         SpecError: an item of `callbacks` is not a callback.
     """
-    several = checked(callbacks)
+    several = checked_callbacks(callbacks)
     if not several:
         raise SpecError("expected at least one callback, got none", "/callbacks")
     with ExitStack() as stack:

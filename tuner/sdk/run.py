@@ -20,14 +20,17 @@ from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import keywords_explained, printable
 from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
-from tuner.sdk.callbacks.observers import StoredLog, checked, observing
+from tuner.sdk.callbacks.observers import StoredLog, observing
 from tuner.sdk.cautions import (
+    checked_callbacks,
+    warn_of_distributions,
     warn_of_json_forms,
     warn_of_large_space,
     warn_of_lists,
     warn_of_size,
     warn_of_sweeps,
     warn_of_thresholds,
+    warn_of_unused_points,
 )
 from tuner.sdk.executors import (
     Choice,
@@ -226,7 +229,7 @@ def _search(given: Mapping[str, Any]) -> Result:
     refuse_while_importing("tuner.run")
     _check_required(given)
     notebook.hide_warnings_of_libraries()
-    callbacks = checked(given["callbacks"])
+    callbacks = checked_callbacks(given["callbacks"])
     if not Settings.from_env().ray_address:
         if may_be_local(given):
             start_ahead(given)
@@ -240,8 +243,13 @@ def _search(given: Mapping[str, Any]) -> Result:
             warn_of_lists(given["space"] or {})
             warn_of_sweeps(given["space"] or {})
         warn_of_json_forms(given["space"] or {})
+        warn_of_distributions(given["space"] or {})
     warn_of_thresholds(given["stop"], given["metric"], given["mode"])
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
+    if (
+        not space.has_grid and plain_json(parts.searcher).get("type") != "grid"
+    ):  # a grid is run in addition to the points
+        warn_of_unused_points(given["points_to_evaluate"], given["num_samples"])
     if not given["space"] and parts.scheduler is not None:
         with mistakes:
             space = Space.from_python(parts.scheduler.default_space())
@@ -348,6 +356,9 @@ def resume(
     It also continues an experiment that has ended if a user has requested more trials, such as a retry. Every trial
     continues from its last committed checkpoint. If a running service drives the experiment, this call only follows it.
 
+    The training function is the one that was passed to `tuner.run`, even if the script has been edited since. Modules that it
+    imports are read again. To train with an edited function, start a new search with ``warm_start=[experiment_id]``.
+
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
         ray_address: as for `run`.
@@ -362,7 +373,7 @@ def resume(
             version of Python has pickled the training function.
     """
     refuse_while_importing("tuner.resume")
-    settings, observers = Settings.from_env(), checked(callbacks)
+    settings, observers = Settings.from_env(), checked_callbacks(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
         reopens = record.state.ended
@@ -388,10 +399,21 @@ def read_result(
 def _add(
     experiment_id: str, ray_address: str | None, callbacks: Sequence[Any], num_samples: int | None, verbose: int
 ) -> Result:
-    """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it."""
+    """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it.
+
+    The trials of a study are only asked for, because the script that calls `tuner.create_study` runs them.
+    """
     settings = Settings.from_env()
     with _store(settings) as store:
         record = store.experiments.get(experiment_id)
+        if record.source == "study":
+            continue_experiment(store, experiment_id, num_samples)
+            if verbose:
+                where = f"tuner.create_study(..., name={record.name!r})"
+                print(
+                    printable(f"{experiment_id} is a study: the script that calls {where} gets the trials from ask()")
+                )
+            return read_result(store, experiment_id, ray_address, callbacks)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         continue_experiment(store, experiment_id, num_samples)
         keep = not _brings_code(store, record.spec)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import json
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
-from tuner.domain.experiment import Limits, Mode
+from tuner.domain.experiment import Limits, Mode, Spec
 from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.domain.trial import Segment, Trial
 from tuner.driver.asked import AskedDriver
@@ -19,6 +21,7 @@ from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.specs.spec import parse_spec
+from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
@@ -99,8 +102,8 @@ def create_study(
 
     Raises:
         SpecError: an argument is wrong, or another version of Python has pickled functions of the existing study.
-        Conflict: another process drives a study of this name, or the existing study has a different space, objective or
-            scheduler.
+        Conflict: another process, or another object of this one, drives a study of this name, or the existing study has a
+            different space, objective or scheduler.
     """
     given = dict(locals())
     mistakes, built = ErrorCollector(), Space({})
@@ -137,6 +140,13 @@ def create_study(
             raise Conflict(
                 f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"
             )
+        elif ignored := _ignored(record, spec):
+            warnings.warn(ignored, UserWarning, stacklevel=above_this_package())
+        if any(study.id == record.public_id and study._driver is not None for study in list(_OPEN)):
+            raise Conflict(
+                f"this process drives the study {name!r} ({record.public_id}) already: call close() on the object that "
+                "tuner.create_study has returned before, such as study.close(), or go on with that object"
+            )
         return Study(store, record)
     except BaseException:
         store.close()
@@ -170,6 +180,35 @@ def _differing(record: ExperimentRecord, spec: Any) -> str | None:
     }
     plain = spec.from_json(then).to_json()
     return next((word for part, word in words.items() if plain[part] != now[part]), None)
+
+
+_FIXED = ("seed", "stop", "points_to_evaluate", "time_attr", "scope")
+"""Arguments of `create_study` that nobody can change in an existing study. (Those of `_differing` are refused.)"""
+
+
+def _ignored(record: ExperimentRecord, spec: Spec) -> str:
+    """Return a warning about arguments that have no effect, because the study exists; "" if there are none.
+
+    An argument has an effect if the study was created with it, or if a user has changed the study to it since.
+    """
+    first, present, now = (
+        {**plain, **{f"limits.{limit}": value for limit, value in plain["limits"].items()}}
+        for plain in (Spec.from_json(one.to_json()).to_json() for one in (record.first_spec, record.spec, spec))
+    )
+    ignored = [name for name in now if now[name] not in (first[name], present[name])]
+    changed = [name for name in ignored if name == "num_samples" or name.startswith("limits.")]
+    fixed = [name for name in ignored if name in _FIXED]
+    if not changed and not fixed:
+        return ""
+    kept = [f"{name.removeprefix('limits.')} {json.dumps(present[name])}" for name in changed] + fixed
+    said = f"the study {record.name!r} ({record.public_id}) continues with its own {', '.join(kept)}"
+    if changed:
+        sets = " ".join(f"--set {name}={json.dumps(now[name])}" for name in changed)
+        then = f", and then `tuner continue {record.public_id}`" if record.state.ended else ""
+        said += f"; use `tuner change {record.public_id} {sets}`{then}"
+    if fixed:
+        said += f"; for another {' or '.join(fixed)}, choose another name"
+    return said
 
 
 _OPEN: weakref.WeakSet[Study] = weakref.WeakSet()

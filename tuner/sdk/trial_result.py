@@ -155,9 +155,13 @@ def config_of(
     """Return the configuration that the training function got, with the parameters that it drew itself (define-by-run).
 
     number: the number by which functions of `sample_from` draw; see `drawn_as`.
+
+    If a function passed to `sample_from` fails, the trial had no configuration: the function's name is in its place.
     """
     space = spaces.holding(params, revision)
-    return {name: value for name, value in params.items() if name not in space} | space.config(params, seed, number)
+    return {name: value for name, value in params.items() if name not in space} | space.config(
+        params, seed, number, to_show=True
+    )
 
 
 def history_row(

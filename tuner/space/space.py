@@ -17,7 +17,7 @@ from tuner.space.json_form import Reader, Writer, dump, load
 from tuner.space.nodes import Dict, Opaque, constants, count, has_function
 from tuner.space.parameter import Parameter
 from tuner.space.points import Checker
-from tuner.space.resolve import Unresolved, call, pending_functions, put, resolve, thaw
+from tuner.space.resolve import Unresolved, call, pending_functions, placeholder, put, resolve, thaw
 from tuner.space.words import escape, show
 
 KEPT_TEXT = 4096
@@ -149,10 +149,15 @@ class Space:
                     chosen[p.path] = p.index(params[p.path])
         return params
 
-    def config(self, params: Mapping[str, Any], seed: int = 0, number: int = 0) -> dict[str, Any]:
+    def config(
+        self, params: Mapping[str, Any], seed: int = 0, number: int = 0, *, to_show: bool = False
+    ) -> dict[str, Any]:
         """Return the configuration that the user's function gets: nested, with constants and the values of `sample_from`.
 
         Each function passed to `sample_from` draws from random generators that are seeded by (seed, number, path).
+
+        to_show: put a placeholder where a function passed to `sample_from` fails, instead of raising. Such a trial has
+            failed, but it belongs to the result of its search.
 
         Raises:
             SpecError: params are missing, or a function passed to `sample_from` failed.
@@ -166,9 +171,17 @@ class Space:
                     value = call(function, root, keyed_seed(seed, "sample_from", number, function.path))
                 except Unresolved:
                     continue
+                except SpecError:
+                    if not to_show:
+                        raise
+                    value = placeholder(function)
                 put(root, where, value)
                 del pending[where]
                 done += 1
+            if not done and to_show:
+                for where, function in pending.items():
+                    put(root, where, placeholder(function))
+                break
             if not done:
                 names = ", ".join(sorted(f.path for f in pending.values()))
                 raise SpecError(f"these sample_from functions depend on each other: {names}", "/space")

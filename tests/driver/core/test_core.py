@@ -235,6 +235,29 @@ def test_a_rung_on_the_way_to_a_pause_is_not_escaped() -> None:
     assert [len(rung) for rung in bench.core.scheduler.state.rungs[0]] == [1]
 
 
+def test_a_trial_that_has_returned_its_result_is_not_paused() -> None:
+    """It would start over, and train again for the result that it has."""
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.command("pause")
+    bench.reported(0, last=True)
+    assert bench.verdict(0) == "continue"
+    bench.ended(0, "returned")
+    assert bench.states == ["completed"]
+
+
+@pytest.mark.parametrize("scheduler", [{"type": "asha", "grace_period": 1}, {"type": "hyperband"}], ids=str)
+def test_no_scheduler_pauses_or_stops_a_trial_that_has_returned_its_result(scheduler: dict[str, Any]) -> None:
+    bench = Bench(num_samples=2, max_t=9, scheduler=scheduler)
+    for number, loss in enumerate([1.0, 2.0]):
+        bench.started(number)
+        bench.reported(number, loss, last=True)
+        assert bench.verdict(number) == "continue"
+        bench.ended(number, "returned")
+    assert bench.states == ["completed", "completed"]
+    assert bench.core.state is ExperimentState.COMPLETED
+
+
 def test_a_report_behind_a_gap_is_not_counted_before_the_gap_is_filled() -> None:
     bench = Bench(num_samples=1)
     bench.started(0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -327,6 +329,21 @@ def test_a_scheduler_and_a_searcher_that_are_both_wrong_are_told_of_together() -
 def test_what_is_no_object_of_json(data: Any) -> None:
     with pytest.raises(SpecError, match=r"expected an object|not JSON"):
         parse_spec(data)
+
+
+def test_numbers_of_numpy_are_read_as_numbers() -> None:
+    data = {**copy.deepcopy(SPEC), "num_samples": np.int64(4), "seed": np.uint8(7)}
+    data["points_to_evaluate"] = [{"lr": np.float32(0.0625), "width": np.int64(16)}]
+    data["limits"] = {"time_budget_s": np.float32(2.5)}
+    spec = parse_spec(data)
+    assert (spec.num_samples, spec.seed, spec.limits.time_budget_s) == (4, 7, 2.5)
+    assert spec.points_to_evaluate == ({"lr": 0.0625, "width": 16},)
+
+
+def test_a_value_that_is_no_json_is_named() -> None:
+    value = datetime.timedelta(hours=1)
+    assert "/limits/time_budget_s" in errors(limits={"time_budget_s": value})
+    assert "/points_to_evaluate/1/lr" in errors(points_to_evaluate=[{"lr": 0.01}, {"lr": value}])
 
 
 def test_a_loop_is_no_json() -> None:

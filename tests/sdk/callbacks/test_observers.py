@@ -22,6 +22,7 @@ from tests.sdk.test_remote import WAYS, driver
 from tuner.domain.experiment import Objective, Spec
 from tuner.driver.virtual import simulate
 from tuner.errors import SpecError, StoreError
+from tuner.sdk import cautions
 from tuner.sdk.callbacks import observers
 from tuner.sdk.callbacks.observers import Observers, Reader, StoredLog, named
 from tuner.sdk.result import Result
@@ -371,6 +372,21 @@ def test_what_is_no_callback_is_refused(wrong: Any) -> None:
     ) as caught:
         tuner.run(train, {}, metric="loss", mode="min", callbacks=wrong)
     assert caught.value is not None
+
+
+def test_a_method_that_is_never_called_is_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
+    class Message(tuner.callbacks.Callback):
+        def on_experiment_ended(self, **info: Any) -> None: ...
+
+        def on_train_start(self) -> None: ...  # Lightning's
+
+    with pytest.warns(
+        UserWarning, match=r"Message\.on_experiment_ended is never called; did you mean on_experiment_end\?"
+    ):
+        cautions.checked_callbacks([Message()])
+    recwarn.clear()
+    cautions.checked_callbacks([Recorder(), ray.tune.Callback(), tuner.callbacks.CSVLoggerCallback("logs")])
+    assert not recwarn.list
 
 
 def test_a_callback_goes_on_after_an_outage(

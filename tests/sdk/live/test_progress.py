@@ -131,6 +131,29 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
     assert sqlite_store.log.warnings(made.id, after=5) == []
 
 
+def test_without_progress_only_warnings_are_printed_on_stderr(
+    sqlite_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, epoch, [trial] = begin(sqlite_store)
+    with Progress(Stored(sqlite_store, made.public_id), show=False) as progress:
+        log = [(4, a_report(0, 1)), (5, Note(reason="stop uses [acuracy]", warning=True)), (6, Note(reason="more"))]
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=[trial]), T0 + 2)
+        progress.update()
+        progress.update()
+    assert capsys.readouterr() == ("", "warning: stop uses [acuracy]\n")
+
+
+def test_without_progress_the_end_warns_where_no_trial_was_trained_to_its_end(
+    sqlite_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = stored(ended(), sqlite_store)
+    with Progress(Stored(sqlite_store, record.public_id), show=False):
+        pass
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("warning: no trial was trained to its end")
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_failure_is_told_in_full_at_once_and_only_once(sqlite_store: Store, terminal: bool) -> None:
     made, epoch, trials = begin(sqlite_store, trials=3)

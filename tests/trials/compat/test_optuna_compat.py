@@ -213,7 +213,7 @@ def test_the_returned_value_is_the_last_report(driver: Driver) -> None:
         return 0.5
 
     Objective(objective, ("loss",))({})
-    assert [m.metrics for m in driver.reports] == [{"loss": 1.0}, {"loss": 0.5}]
+    assert [(m.metrics, m.last) for m in driver.reports] == [({"loss": 1.0}, False), ({"loss": 0.5}, True)]
 
 
 def test_several_values(driver: Driver) -> None:

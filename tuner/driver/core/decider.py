@@ -264,8 +264,9 @@ class Decider:
             yield d.Note(reason=said)
         if self.experiment.saving.fresh:
             yield d.Note(reason=self.experiment.saving.in_words())
-        if isinstance(event, e.Reported) and event.waits and self.trials[event.trial].segments[-1].commanded:
-            yield from self._pause_if_wanted(self.trials[event.trial])
+        waiting = self.trials[event.trial] if isinstance(event, e.Reported) and event.waits and not event.last else None
+        if waiting is not None and waiting.segments[-1].commanded:
+            yield from self._pause_if_wanted(waiting)
         if self.stopper is not None and self.experiment.finishing is None:
             yield from self._ask_stopper(self.stopper)
         if self.experiment.finishing is None and self.experiment.state is _X.RUNNING:
@@ -275,8 +276,8 @@ class Decider:
                 yield d.Stop(trial=trial.number, reason="stopped: results do not differ from run to run")
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
-        if self.experiment.spec.scaling.elastic and isinstance(event, e.Reported) and event.waits:
-            yield from self._resize(self.trials[event.trial])
+        if self.experiment.spec.scaling.elastic and waiting is not None:
+            yield from self._resize(waiting)
         for number in self.experiment.segments.went_back:
             yield self._went_back(number)
         if not self._fitting and (fit := self._fit_request()) is not None:

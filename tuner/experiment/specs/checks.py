@@ -62,17 +62,33 @@ def plain_and_text(data: Any) -> tuple[dict[str, Any], str]:
         text = _ENCODER.encode(data)
         plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"not JSON: {error}") from error
+        raise SpecError(f"not JSON: {error}", _place(data)) from error
     return plain, text
 
 
-def _mapping(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """Return the JSON form of a mapping, or of a number of NumPy or torch."""
     if isinstance(value, Mapping):
         return dict(value)
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
     raise TypeError(f"{shown(value)} is not a JSON value")
 
 
-_ENCODER = json.JSONEncoder(default=_mapping)
+def _place(data: Any) -> str:
+    """Return a pointer to the innermost part of `data` that is not JSON."""
+    parts = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list | tuple) else ()
+    for key, value in parts:
+        try:
+            _ENCODER.encode(value)
+        except TypeError:
+            return f"/{escape(str(key))}{_place(value)}"
+        except (ValueError, RecursionError):  # the data contain themselves, or are nested too deeply
+            break
+    return ""
+
+
+_ENCODER = json.JSONEncoder(default=_plain)
 
 
 def check_entrypoint(model: Written, code: str | None, errors: Errors) -> None:

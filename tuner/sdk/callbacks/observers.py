@@ -390,20 +390,35 @@ def named(callbacks: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
+METHODS = [name for name in vars(Callback) if name.startswith("on_")]
+"""The methods that are called for entries of the log."""
+
+
 def checked(callbacks: Any) -> list[Any]:
     """Return the callbacks as a list.
 
     Raises:
         SpecError: an object has none of a callback's methods.
     """
-    methods = [name for name in vars(Callback) if name.startswith("on_")]
     several = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
     for i, callback in enumerate(several):
-        if isinstance(callback, type) or not any(hasattr(callback, name) for name in methods):
+        if isinstance(callback, type) or not any(hasattr(callback, name) for name in METHODS):
             raise SpecError(
                 f"expected an object with a method such as on_trial_result, got {callback!r}", f"/callbacks/{i}"
             )
     return several
+
+
+def never_called(kind: type) -> list[str]:
+    """Return the methods of a user's class that are named as those of a callback, but are none.
+
+    Names of other kinds are left alone: a callback may also be one of Lightning's, which has `on_train_start` and so on.
+    """
+    users = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("ray", "tuner")]
+    own = {name for base in users for name in vars(base)}
+    return sorted(
+        name for name in own.difference(METHODS) if name.startswith(("on_trial_", "on_experiment_", "on_step_"))
+    )
 
 
 @contextlib.contextmanager

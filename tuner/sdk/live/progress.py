@@ -146,10 +146,11 @@ class Progress:
 
     def update(self, last: bool = False) -> None:
         """Show what is new. While the database or the service is unreachable, show nothing new; the search continues."""
-        if not self.show:
-            return
         try:
-            self._update(last)
+            if self.show:
+                self._update(last)
+            else:
+                self._only_warn(last)
             self._away = False
         except (StoreError, ServiceError) as error:
             if not isinstance(error, Retryable):
@@ -164,6 +165,15 @@ class Progress:
                 )
                 self.say(f"{what}: {error}")
 
+    def _only_warn(self, last: bool) -> None:
+        """Print what warns of a likely mistake, and nothing else."""
+        record = self.source.experiment()
+        if record.last_event_seq != self._seen_seq:
+            self._seen_seq = record.last_event_seq
+            self._warn()
+        if last and record.state.ended and (warning := _nothing_finished(record)):
+            self.say(f"warning: {warning}")
+
     def _update(self, last: bool) -> None:
         record = self.source.experiment()
         self._reopens = self._reopens and record.state.ended and not last
@@ -174,7 +184,7 @@ class Progress:
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         now, new = time.monotonic(), record.last_event_seq != self._seen_seq
         if new:
-            self._warn(record)
+            self._warn()
             self._tell_failures(record)
         self._seen_seq = record.last_event_seq
         if not self._said_budget:
@@ -208,9 +218,12 @@ class Progress:
             headline.plain,
         )
 
-    def _warn(self, record: ExperimentRecord) -> None:
+    def _warn(self) -> None:
         for note in self.source.warnings(self._warned_seq):
             self._warned_seq = note.seq
+            if not self.show:
+                self.say(f"warning: {note.reason}")
+                continue
             self.console.print(Text.assemble(("warning: ", "bold yellow"), printable(note.reason)), soft_wrap=True)
 
     def _tell_failures(self, record: ExperimentRecord) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo
@@ -214,6 +215,8 @@ class Session:
         self._answered = (0, False)  # the latest report about which should_checkpoint was asked, and its answer
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
+        self._reported: set[str] = set()  # the names of all metrics so far
+        self._returned = False  # whether the training function has returned, and its value is being reported
         self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
@@ -250,11 +253,17 @@ class Session:
         with self._reporting:
             self._report(metrics, step, checkpoint)
 
+    def report_result(self, metrics: Mapping[str, Any]) -> None:
+        """Make the trial's last report, with what the training function has returned."""
+        self._returned = True
+        self.report(metrics)
+
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
             raise self._left
         step = _own_step(step)
         values = flatten(metrics, self._metric_warnings) if self._reports is not None else {}
+        self._reported |= values.keys()
         if self._watch is not None and (found := self._watch.check()) is not None:
             self._watch = None
             self._warn(found)
@@ -277,10 +286,28 @@ class Session:
             self._through_with(number)
             if self._reports is not None:
                 self._reports.put(
-                    Report(report_no=number, metrics=values, time=time.monotonic(), step=step, checkpoint=info)
+                    Report(
+                        report_no=number,
+                        metrics=values,
+                        time=time.monotonic(),
+                        step=step,
+                        checkpoint=info,
+                        last=self._returned,
+                    )
                 )
             return
         self._follow_verdict(number, self._verdict(number, values, step, info))
+
+    def ignore_result(self, result: Mapping[str, Any]) -> None:
+        """Warn if the training function has returned metrics that it has never reported: they are lost."""
+        found = [name for name, value in result.items() if not isinstance(value, bool) and isinstance(value, Real)]
+        lost = [name for name in found if name not in self._reported]
+        if lost and self.context.world_rank == 0:
+            names = ", ".join(map(repr, lost[:5])) + ", ..." * (len(lost) > 5)
+            self._warn(
+                f"the training function has returned {names}, which is not stored, because the function has also called "
+                "tuner.report: report these metrics before it returns"
+            )
 
     def should_checkpoint(self) -> bool:
         """Return whether a checkpoint is due at the next `report`. All ranks get the same answer."""
@@ -397,6 +424,7 @@ class Session:
                     step=step,
                     checkpoint=info,
                     waits=True,
+                    last=self._returned,
                     offer=self._next_offer(number),
                 )
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,9 +30,11 @@ LAUNCH = Launch(
 class Driver:
     def __init__(self) -> None:
         self.seen: list[dict[str, float]] = []
+        self.last: list[bool] = []
 
     def put(self, message: Report) -> None:
         self.seen.append(dict(message.metrics))
+        self.last.append(message.last)
 
     def ask(self, message: Report) -> Verdict:
         self.put(message)
@@ -45,6 +48,11 @@ class NoSaver:
 
 
 def reports_of(function: Any, start_iteration: int = 0, **options: Any) -> list[dict[str, float]]:
+    return driver_of(function, start_iteration, **options).seen
+
+
+def driver_of(function: Any, start_iteration: int = 0, **options: Any) -> Driver:
+    """Call the function in a session, and return the driver that has got its reports."""
     driver = Driver()
     context = Context(
         experiment_id="e",
@@ -60,7 +68,7 @@ def reports_of(function: Any, start_iteration: int = 0, **options: Any) -> list[
     )
     session = Session(context, reports=driver, peers=None, saver=NoSaver(), **{"first_milestone": None, **options})
     call(lambda config: function(config, session), {"x": 2}, session, LAUNCH)
-    return driver.seen
+    return driver
 
 
 def generator(config: dict[str, Any], session: Session) -> Iterator[Any]:
@@ -112,6 +120,30 @@ def test_a_value_that_is_returned_is_told_from_a_report() -> None:
     reports_of(lambda config, session: seen.append(session) or 0.5)
     reports_of(lambda config, session: seen.append(session) or both(config, session))
     assert [session.as_value for session in seen] == [True, False]
+
+
+def test_metrics_that_are_returned_after_reports_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def returning(**result: Any) -> str:
+        seen: list[Session] = []
+
+        def train(config: dict[str, Any], session: Session) -> dict[str, Any]:
+            seen.append(session)
+            session.report({"loss": 3.0})
+            return result
+
+        assert reports_of(train) == [{"loss": 3.0}]
+        return seen[0].warning
+
+    said = returning(loss=3.0, accuracy=0.5, auc=np.float32(0.9), model="net")
+    assert said.startswith("the training function has returned 'accuracy', 'auc', which is not stored")
+    assert said in capsys.readouterr().err
+    assert not returning(loss=3.0, model="net", history=[1, 2], done=True)
+
+
+def test_the_driver_is_told_that_a_returned_value_is_the_last_report() -> None:
+    assert driver_of(lambda config, session: 0.5).last == [True]
+    assert driver_of(both).last == [False]
+    assert driver_of(generator).last == [False, False]
 
 
 @pytest.mark.parametrize(("value", "error"), [(1.0, LeaveTrial), ("small", TypeError)], ids=["stopped", "wrong value"])

@@ -338,6 +338,8 @@ class State:
             self._effects.best[self.seq] = self.leaderboard.improved
         if event.checkpoint is not None:
             self._keep(trial, segment.ordinal, event.checkpoint)
+        if event.last:
+            segment.decide_at = None  # the training has ended, so the scheduler has nothing to decide
         if score is not None and segment.scored and not segment.leaving and math.isfinite(trial.t):
             reported = TrialReported(
                 trial=trial.number,

@@ -37,12 +37,14 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
                     session.report(_metrics(value, metric, named))
         elif session.count == 0 and _is_result(result):
             session.as_value = True
-            session.report(_metrics(result, metric, named))
+            session.report_result(_metrics(result, metric, named))
         elif session.count == 0 and result is not None and not session.context.start_iteration:
             raise WrongArgument(
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
                 "objective, or a dict of numbers, or calls to tuner.report"
             )
+        elif session.count and isinstance(result, Mapping):
+            session.ignore_result(result)
     except Finished:
         return
     except FileNotFoundError as error:
