@@ -153,6 +153,18 @@ it("keeps the focus near a button that is gone after a click", () => {
   expect(click("Clear")).toBe(region);
 });
 
+it("keeps the focus in the table if the row that has it leaves the filters", () => {
+  const { rerender } = render(table(null));
+  screen.getByRole("link", { name: "1" }).focus();
+  rerender(table(null, null, {}, TRIALS, nothing, { rows: TRIALS.slice(0, 1) }));
+  expect(document.activeElement).toBe(screen.getByRole("region", { name: "Trials" }));
+  const outside = screen.getByRole("button", { name: "columns" });
+  screen.getByRole("link", { name: "0" }).focus();
+  outside.focus();
+  rerender(table(null, null, {}, TRIALS, nothing, { rows: [] }));
+  expect(document.activeElement).toBe(outside);
+});
+
 it("hides and pins all columns that are chosen before the first change is drawn", async () => {
   let choice: ColumnChoice = { hidden: [], pinned: [] };
   render(

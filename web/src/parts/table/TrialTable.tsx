@@ -284,6 +284,14 @@ export function TrialTable(props: TrialTableProps) {
     (next ?? scroll.current)?.focus({ preventScroll: true });
   };
 
+  // A row or a column with the focus may leave the filters or the view. The focus goes to the table, where Tab continues.
+  const focused = useRef<Element | null>(null);
+  useLayoutEffect(() => {
+    if (!focused.current || focused.current.isConnected) return;
+    focused.current = null;
+    if (document.activeElement === document.body) scroll.current?.focus({ preventScroll: true });
+  });
+
   const counts = experiment.counts;
   const ranked = rankedOf(rank);
   const colours = useMemo(
@@ -426,6 +434,8 @@ export function TrialTable(props: TrialTableProps) {
         ref={scroll}
         className={`${classes.scroll} sideways`}
         onMouseLeave={() => onPoint(null)}
+        onFocus={(event) => (focused.current = event.target)}
+        onBlur={() => (focused.current = null)}
         tabIndex={0}
         role="region"
         aria-label="Trials"
