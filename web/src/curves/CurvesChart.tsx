@@ -10,6 +10,7 @@ import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
 import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry";
+import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
 
@@ -161,6 +162,7 @@ export function CurvesChart(props: CurvesChartProps) {
         role="img"
         tabIndex={0}
         onKeyDown={onKeyDown}
+        aria-description={ZOOM_KEYS}
         aria-label={`Curves of ${curves.metric} for ${plural(reported, "trial")}. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
       {none && (
