@@ -17,7 +17,16 @@ import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/control
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { lineageQuery, overTraining } from "../parts/trial/Schedule";
-import { ARROWS, bestOf, lineagesOf, parseExperiments, rowsOf, type ComparedRow, verdictWords } from "./compare";
+import {
+  ARROWS,
+  beyondWords,
+  bestOf,
+  experimentsIn,
+  lineagesOf,
+  rowsOf,
+  type ComparedRow,
+  verdictWords,
+} from "./compare";
 import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
 import classes from "./ComparePage.module.css";
@@ -56,7 +65,7 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
 
 function leaveOut(address: Address, id: string): void {
   address.set((get) => ({
-    experiments: parseExperiments(get("experiments"))
+    experiments: experimentsIn(get("experiments"))
       .filter((one) => one !== id)
       .join(","),
   }));
@@ -90,8 +99,10 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   const rows = useMemo(() => experimentRows(experiments, changed), [experiments, changed]);
   const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
   const without = (id: string) => leaveOut(address, id);
+  const beyond = beyondWords("experiments", experimentsIn(address.get("experiments")).length);
   return (
     <>
+      {beyond && <p className={classes.caution}>{beyond}</p>}
       <ExperimentVerdict experiments={experiments} names={names} metric={metric} />
       <Panel
         title={

@@ -26,9 +26,9 @@ function open(query: string) {
 function show(x: string, own: readonly (object | null)[] = [{}, {}]) {
   const trial = { experiment_id: "exp_1", state: "completed", params: {}, last: {}, segments: [] };
   vi.spyOn(api, "trial").mockImplementation((id) =>
-    own[Number(id.slice(-1)) - 1] === null
+    own[Number(id.slice(4)) - 1] === null
       ? gone()
-      : Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
+      : Promise.resolve({ ...trial, ...own[Number(id.slice(4)) - 1], id, number: Number(id.slice(4)) } as never),
   );
   const experiment = {
     name: "digits",
@@ -161,4 +161,18 @@ it("compares the other experiments if one was deleted and is left out", async ()
   fireEvent.click(screen.getByRole("button", { name: "Leave it out" }));
   expect(screen.queryByText("it is gone")).toBeNull();
   expect(screen.getByRole("heading", { name: "Compare experiments" })).toBeTruthy();
+});
+
+it("says that only the first ten are compared, and lets the next one in if one is left out", async () => {
+  show(
+    "step",
+    Array.from({ length: 12 }, () => ({})),
+  );
+  expect(await screen.findByText(/^These are the first 10 of 12 trials\./)).toBeTruthy();
+  const names = () =>
+    screen.getAllByRole("link").flatMap(({ textContent: text }) => (/^trial/.test(text) ? [text] : []));
+  expect(names()).not.toContain("trial 11");
+  fireEvent.click(screen.getByRole("button", { name: "Leave trial 2 out" }));
+  expect(await screen.findByText(/^These are the first 10 of 11 trials\./)).toBeTruthy();
+  await vi.waitFor(() => expect(names()).toEqual([1, 3, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `trial ${n}`)));
 });
