@@ -1,7 +1,7 @@
 import { Select, Skeleton } from "@mantine/core";
-import { useQueries } from "@tanstack/react-query";
+import { useQueries, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import type { BestOverTime, Experiment, Lineage, Series } from "../api/types";
 import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
@@ -44,10 +44,11 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
     queries: ids.map((id) => ({
       queryKey: keys.experiment(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
-      refetchInterval: REFRESH_MS,
+      refetchInterval: ({ state }: { state: QueryState<Experiment> }) => (isMissing(state.error) ? false : REFRESH_MS),
     })),
   });
-  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  // An experiment that is shown may be deleted by somebody else.
+  const brokenAt = found.findIndex((query) => query.isError && (!query.data || isMissing(query.error)));
   const broken = found[brokenAt];
   if (broken)
     return (

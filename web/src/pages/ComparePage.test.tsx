@@ -10,16 +10,18 @@ afterEach(() => void vi.restoreAllMocks());
 
 const gone = () => Promise.reject(new ApiError(404, "it is gone"));
 
-function open(query: string) {
+function open(query: string): QueryClient {
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
     <MantineProvider env="test">
-      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+      <QueryClientProvider client={client}>
         <MemoryRouter initialEntries={[`/compare?${query}`]}>
           <ComparePage />
         </MemoryRouter>
       </QueryClientProvider>
     </MantineProvider>,
   );
+  return client;
 }
 
 /** Open a comparison of trials. `own`: for each of them, what differs from the defaults; null for one that was deleted. */
@@ -161,6 +163,18 @@ it("compares the other experiments if one was deleted and is left out", async ()
   fireEvent.click(screen.getByRole("button", { name: "Leave it out" }));
   expect(screen.queryByText("it is gone")).toBeNull();
   expect(screen.getByRole("heading", { name: "Compare experiments" })).toBeTruthy();
+});
+
+it("says so if an experiment is deleted while it is compared", async () => {
+  let deleted = false;
+  const found = (id: string) => (deleted ? gone() : Promise.resolve({ id } as never));
+  vi.spyOn(api, "experiment").mockImplementation((id) => (id === "exp_2" ? found(id) : new Promise(() => {})));
+  const client = open("experiments=exp_1,exp_2");
+  await vi.waitFor(() => expect(client.getQueryData(["experiment", "exp_2"])).toBeTruthy());
+  deleted = true;
+  await act(() => client.refetchQueries({ queryKey: ["experiment", "exp_2"] }));
+  expect(await screen.findByText("it is gone")).toBeTruthy();
+  expect(screen.getByRole("button", { name: "Leave it out" })).toBeTruthy();
 });
 
 it("says that only the first ten are compared, and lets the next one in if one is left out", async () => {
