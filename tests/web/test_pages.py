@@ -545,6 +545,17 @@ def test_a_page_whose_scripts_take_long_says_that_it_is_loaded(visit: Open, serv
     expect(loading).to_have_count(0)
 
 
+def test_on_a_phone_names_that_differ_at_their_ends_can_be_told_apart(visit: Open, service: Service) -> None:
+    for number in (1, 2):
+        service.store.experiments.create(digits(f"vision transformer, ablation number {number}"), now=time.time())
+    page = visit("/experiments", width=360, height=740)
+    for number in (1, 2):
+        link = page.get_by_role("link", name=f"vision transformer, ablation number {number}")
+        expect(link).to_be_visible()
+        name, cell = link.bounding_box(), link.locator("xpath=ancestor::td").bounding_box()
+        assert name["x"] + name["width"] <= cell["x"] + cell["width"] + 1, number
+
+
 def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Search) -> None:
     trials = service.store.trials.page(ended.id).items
     page = visit("/nowhere", width=420, height=844)
