@@ -1,5 +1,6 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
+import { asNumber } from "../api/exact";
 import type { CurveSegment, Experiment, Lineage, TrialState } from "../api/types";
 import { positionOf, type Dimension } from "../charts/dimensions";
 import { counted, metric, number, title } from "../format";
@@ -149,7 +150,7 @@ function listed(names: readonly string[]): string {
 /** Say how much a parameter differs between trials, as a share of its range; null if it is no number, or if they are equal. */
 export function spreadOf(values: readonly unknown[], dimension: Dimension | undefined): number | null {
   if (!dimension?.range) return null;
-  const places = values.flatMap((value) => {
+  const places = values.map(asNumber).flatMap((value) => {
     const place = typeof value === "number" ? positionOf(dimension, value) : null;
     return place === null ? [] : [place];
   });
