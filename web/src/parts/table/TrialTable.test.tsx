@@ -153,6 +153,31 @@ it("keeps the focus near a button that is gone after a click", () => {
   expect(click("Clear")).toBe(region);
 });
 
+it("goes on by as many trials as there were keys, also if the first choice has not been drawn yet", () => {
+  const trials = [0, 1, 2, 3].map((number) => ({ ...TRIALS[0]!, id: `trial_${number}`, number }));
+  const chosen: number[] = [];
+  const picked: number[] = [];
+  const content = (selected: number | null) =>
+    table(null, null, {}, trials, nothing, {
+      selected,
+      onSelect: (number) => chosen.push(number),
+      onPick: (change) => picked.push(...change([])),
+    });
+  const { rerender } = render(content(null));
+  const press = (key: string) => fireEvent.keyDown(document.body, { key });
+  press("j");
+  press("j");
+  press("j");
+  expect(chosen).toEqual([0, 1, 2]);
+  rerender(content(1));
+  press("x");
+  press("k");
+  expect([picked, chosen.at(-1)]).toEqual([[2], 1]);
+  rerender(content(0)); // a click on another trial
+  press("j");
+  expect(chosen.at(-1)).toBe(1);
+});
+
 it("keeps the focus in the table if the row that has it leaves the filters", () => {
   const { rerender } = render(table(null));
   screen.getByRole("link", { name: "1" }).focus();

@@ -40,6 +40,7 @@ import { StateBadge } from "../common/StateBadge";
 import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
+import { useNewest } from "../common/useNewest";
 import { useSame } from "../common/useSame";
 import { useAtOnce } from "../common/useAtOnce";
 
@@ -255,13 +256,15 @@ export function TrialTable(props: TrialTableProps) {
     if (head) scroll.current!.style.setProperty("--brief", `${scroll.current!.clientWidth - head.offsetLeft}px`);
   }, [phone, layout, rows.length, picked.length]);
 
+  const [newest, choose] = useNewest(selected, onSelect);
   const go = (by: 1 | -1) => {
-    const at = rows.findIndex((trial) => trial.number === selected);
+    const now = newest();
+    const at = rows.findIndex((trial) => trial.number === now);
     const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
     const trial = rows[next];
     if (!trial) return;
     virtual.scrollToIndex(next);
-    onSelect(trial.number);
+    choose(trial.number);
   };
   const pick = (number: number) => onPick((now) => toggled(now, number));
   const pickRef = useRef(pick);
@@ -272,7 +275,10 @@ export function TrialTable(props: TrialTableProps) {
   useKeys({
     j: () => go(1),
     k: () => go(-1),
-    x: () => selected !== null && pick(selected),
+    x: () => {
+      const now = newest();
+      if (now !== null) pick(now);
+    },
     c: () => picked.length > 1 && onCompare(),
   });
 
