@@ -582,6 +582,11 @@ def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, f
         assert one.evaluate(colour) != other.evaluate(colour), name
     tones = {tone: page.locator(f"i[data-tone={tone}]").first.evaluate(colour) for tone in ("good", "bad")}
     assert len(set(tones.values())) == 2, tones
+    link = "element => getComputedStyle(element).textDecorationLine"
+    for text in ("Show trial 4", "save", "all, with filters"):
+        assert page.get_by_role("button", name=text).first.evaluate(link) == "underline", text
+    assert page.locator("tbody").get_by_role("link").first.evaluate(link) == "underline"
+    assert page.get_by_role("button", name="Continue").evaluate(link) == "none"
     metric = page.get_by_role("combobox", name="Metric")
     metric.focus()
     assert metric.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"

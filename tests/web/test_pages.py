@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -526,6 +527,34 @@ def copied(page: Any, found: list[str]) -> list[str]:
         page.keyboard.press("Escape")
         expect(page.get_by_role("button", name="copied")).to_have_count(0)
     return found
+
+
+def test_a_page_whose_scripts_take_long_says_that_it_is_loaded(visit: Open, service: Service) -> None:
+    page = visit("/experiments")
+    held: list[Any] = []
+    arrived = threading.Event()
+    page.route(
+        re.compile("/assets/.*[.]js"), lambda route: route.continue_() if arrived.is_set() else held.append(route)
+    )
+    page.goto(f"{service.url}/new", wait_until="commit")
+    loading = page.get_by_text("Loading the page…")
+    expect(loading).to_have_css("opacity", "1")
+    arrived.set()
+    for route in held:
+        route.continue_()
+    expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
+    expect(loading).to_have_count(0)
+
+
+def test_on_a_phone_names_that_differ_at_their_ends_can_be_told_apart(visit: Open, service: Service) -> None:
+    for number in (1, 2):
+        service.store.experiments.create(digits(f"vision transformer, ablation number {number}"), now=time.time())
+    page = visit("/experiments", width=360, height=740)
+    for number in (1, 2):
+        link = page.get_by_role("link", name=f"vision transformer, ablation number {number}")
+        expect(link).to_be_visible()
+        name, cell = link.bounding_box(), link.locator("xpath=ancestor::td").bounding_box()
+        assert name["x"] + name["width"] <= cell["x"] + cell["width"] + 1, number
 
 
 def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, ended: Search) -> None:

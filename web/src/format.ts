@@ -88,6 +88,7 @@ export function param(value: unknown): string {
   if (value === undefined) return "";
   if (typeof value === "number") return Number.isSafeInteger(value) ? String(value) : number(value);
   if (typeof value === "string") return value;
+  if (typeof value === "bigint") return String(value);
   return JSON.stringify(value) ?? "";
 }
 

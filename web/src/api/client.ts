@@ -4,7 +4,7 @@ import createClient from "openapi-fetch";
 import { asQuery, type Across } from "../curves/across";
 import { COLUMNS, fromColumns } from "./columns";
 import { takeEarly } from "./early";
-import { exactly, exactText } from "./exact";
+import { exactly, exactText, parsed } from "./exact";
 import { ROOT } from "./root";
 import type { paths } from "./schema";
 import { POINTS, SAMPLE } from "./sizes";
@@ -21,6 +21,8 @@ import type {
   ProjectPatch,
   SegmentItem,
   SpecCopy,
+  TrialPage,
+  TrialSample,
   TrialWithSegments,
   Webhook,
 } from "./types";
@@ -83,6 +85,14 @@ async function answered<T>(
   );
 }
 
+/** Return the data of a response that was read as text, with all digits of parameters. */
+async function exact<T>(
+  call: Promise<{ data?: string; error?: unknown; response: Response }>,
+  signal?: AbortSignal,
+): Promise<T> {
+  return parsed(await answered(call, signal)) as T;
+}
+
 /** Wait for a response without content. */
 async function done(call: Promise<{ error?: unknown; response: Response }>): Promise<null> {
   return answered(call.then(({ error, response }) => ({ data: null, error, response })));
@@ -111,6 +121,7 @@ export async function all<T>(page: (token: string | undefined) => Promise<Page<T
   return (await pagesOf(page)).flatMap(({ items }) => items);
 }
 
+const AS_TEXT = { parseAs: "text" as const };
 const aborting = (signal?: AbortSignal) => (signal ? { signal } : {});
 export const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
 
@@ -217,13 +228,12 @@ export interface TrialFork {
 export const PAGE = 1000;
 
 export const api = {
-  experiments: (query: ExperimentQuery, signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/experiments", { params: { query }, ...aborting(signal) }), signal),
-  experiment: (id: string, signal?: AbortSignal) =>
-    answered(
-      http.GET("/api/v1/experiments/{experiment_id}", { params: { path: { experiment_id: id } }, ...aborting(signal) }),
-      signal,
-    ),
+  experiments: (query: ExperimentQuery, signal?: AbortSignal): Promise<Page<Experiment>> =>
+    exact(http.GET("/api/v1/experiments", { params: { query }, ...AS_TEXT, ...aborting(signal) }), signal),
+  experiment: (id: string, signal?: AbortSignal): Promise<Experiment> => {
+    const asked = { params: { path: { experiment_id: id } }, ...AS_TEXT, ...aborting(signal) };
+    return exact(http.GET("/api/v1/experiments/{experiment_id}", asked), signal);
+  },
   /** The experiment with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactExperiment: async (id: string, signal?: AbortSignal): Promise<Experiment> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
@@ -234,22 +244,14 @@ export const api = {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
     return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal)) as SpecCopy;
   },
-  trials: (id: string, query: TrialQuery, signal?: AbortSignal) =>
-    answered(
-      http.GET("/api/v1/experiments/{experiment_id}/trials", {
-        params: { path: { experiment_id: id }, query },
-        ...aborting(signal),
-      }),
-      signal,
-    ),
-  sample: (id: string, size: number, signal?: AbortSignal) =>
-    answered(
-      http.GET("/api/v1/experiments/{experiment_id}/trials/sample", {
-        params: { path: { experiment_id: id }, query: { size } },
-        ...aborting(signal),
-      }),
-      signal,
-    ),
+  trials: (id: string, query: TrialQuery, signal?: AbortSignal): Promise<TrialPage> => {
+    const asked = { params: { path: { experiment_id: id }, query }, ...AS_TEXT, ...aborting(signal) };
+    return exact(http.GET("/api/v1/experiments/{experiment_id}/trials", asked), signal);
+  },
+  sample: (id: string, size: number, signal?: AbortSignal): Promise<TrialSample> => {
+    const asked = { params: { path: { experiment_id: id }, query: { size } }, ...AS_TEXT, ...aborting(signal) };
+    return exact(http.GET("/api/v1/experiments/{experiment_id}/trials/sample", asked), signal);
+  },
   curves: async (id: string, { metric, across, ...part }: CurvesQuery, signal?: AbortSignal): Promise<Curves> => {
     const query = { points: POINTS, limit: SAMPLE, metric, ...asQuery(across), ...part };
     const params = { path: { experiment_id: id }, query };
@@ -357,11 +359,10 @@ export const api = {
       }),
       signal,
     ),
-  trial: (id: string, signal?: AbortSignal) =>
-    answered(
-      http.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, ...aborting(signal) }),
-      signal,
-    ),
+  trial: (id: string, signal?: AbortSignal): Promise<TrialWithSegments> => {
+    const asked = { params: { path: { trial_id: id } }, ...AS_TEXT, ...aborting(signal) };
+    return exact(http.GET("/api/v1/trials/{trial_id}", asked), signal);
+  },
   /** The trial with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactTrial: async (id: string, signal?: AbortSignal): Promise<TrialWithSegments> => {
     const asked = { params: { path: { trial_id: id } }, parseAs: "text" as const, ...aborting(signal) };

@@ -20,6 +20,30 @@ export function exactly(text: string): unknown {
   ) as unknown;
 }
 
+/** Matches a text that may have a whole number above 2^53. */
+const LARGE = /[:[,]\s*-?\d{16,}\s*[,\]}]/;
+/** The members with values of parameters. */
+const OF_PARAMETERS: ReadonlySet<string> = new Set(["params", "best_params", "categories", "values", "labels"]);
+
+/** Parse an answer. Values of parameters keep all digits: those above 2^53 are BigInts. All other whole numbers are numbers. */
+export function parsed(text: string): unknown {
+  return LARGE.test(text) ? withDigits(exactly(text), false) : (JSON.parse(text) as unknown);
+}
+
+function withDigits(value: unknown, ofParameter: boolean): unknown {
+  if (typeof value === "bigint") return ofParameter ? value : Number(value);
+  if (Array.isArray(value)) return value.map((one) => withDigits(one, ofParameter));
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([name, one]) => [name, withDigits(one, ofParameter || OF_PARAMETERS.has(name))]),
+  );
+}
+
+/** Return a value as a number if it is a BigInt, for axes, where digits do not matter. */
+export function asNumber(value: unknown): unknown {
+  return typeof value === "bigint" ? Number(value) : value;
+}
+
 /** Return true if a value that was read without `exactly` has a whole number that may have lost digits. */
 export function mayBeRounded(value: unknown): boolean {
   if (value !== null && typeof value === "object") return Object.values(value).some(mayBeRounded);

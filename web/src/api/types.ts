@@ -6,6 +6,8 @@ type Schemas = components["schemas"];
 
 export type Experiment = Schemas["Experiment"];
 export type Trial = Schemas["Trial"];
+export type TrialPage = Schemas["TrialPage"];
+export type TrialSample = Schemas["TrialSample"];
 export type TrialWithSegments = Schemas["TrialDetail"];
 export type Segment = Schemas["Segment"];
 export type CheckpointItem = Schemas["CheckpointItem"];

@@ -273,7 +273,7 @@ export function ParallelChart(props: ParallelChartProps) {
                     x={6}
                     y={layout.bottom - at * (layout.bottom - layout.top) + 3.5}
                   >
-                    {short(label, 12)}
+                    {shortened(label, 12)}
                   </text>
                 ))}
                 {dimension.optional && (
@@ -393,8 +393,4 @@ export function shownNames(names: readonly string[], lines: number, step: number
 function moveWords(dimension: Dimension, shown: string): string {
   const seen = shown !== dimension.label ? `${shown}: ` : "";
   return `${seen}Move the axis ${dimension.label} with the left and right arrow keys`;
-}
-
-function short(text: string, most: number): string {
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

@@ -163,7 +163,7 @@ export function ScatterChart(props: ScatterChartProps) {
           <g key={text}>
             <line x1={left} x2={right} y1={py(at)} y2={py(at)} className={classes.grid} />
             <text className={classes.axisMark} x={LEFT - 6} y={py(at) + 3.5} textAnchor="end">
-              {short(text)}
+              {shortened(text, 10)}
             </text>
           </g>
         ))}
@@ -249,10 +249,6 @@ function pictureOf({ columns, rows, shares, sure }: Heat, shades: readonly strin
 
 function fitting(dimension: Dimension, room: number): string {
   return shortened(axisName(dimension), Math.max(6, Math.floor(room / LETTER)));
-}
-
-function short(text: string): string {
-  return text.length > 10 ? `${text.slice(0, 9)}…` : text;
 }
 
 function cross(context: CanvasRenderingContext2D, x: number, y: number, size: number): void {

@@ -103,6 +103,24 @@ describe("what is chosen on the axes", () => {
     expect(absent).toEqual(["params.model/depth?=[null]"]);
   });
 
+  it("has all digits of categories above 2^53, which differ only in their last ones", () => {
+    const seeds = [9007199254740992n, 9007199254740993n];
+    const space = { seed: { type: "choice", categories: seeds } };
+    const trials = TRIALS.map((trial, i) => ({ ...trial, params: { seed: seeds[i % 2] } })) as never;
+    const dimensions = dimensionsOf(trials, { metric: "accuracy", space });
+    expect(dimensions[0]!.categories).toEqual(seeds.map(String));
+    const brushes = { seed: { of: ["9007199254740993"] } };
+    expect(conditionsOf(dimensions, brushes, trials, trials, { space, labels: {} })).toEqual([
+      "params.seed?=[9007199254740993]",
+    ]);
+    // A range has an axis of numbers, as before.
+    const range = { seed: { type: "randint", lower: 0, upper: 2 ** 60 } };
+    expect(dimensionsOf(trials, { metric: "accuracy", space: range })[0]!.range).toMatchObject({
+      min: 0,
+      max: 2 ** 60,
+    });
+  });
+
   it("is recognized in links of earlier versions, which had fewer digits", () => {
     const space = { lr: { type: "choice", categories: [0.0001, 0.00012345, 1234567] } };
     const trials = TRIALS.map((trial, i) => ({ ...trial, params: { lr: [0.0001, 0.00012345, 1234567][i % 3]! } }));

@@ -1,5 +1,6 @@
 /** The axes of the parallel coordinates: one for each parameter, and the objective last. */
 
+import { asNumber, exactText } from "../api/exact";
 import type { Experiment, Trial } from "../api/types";
 import { category, counted, metric as written, number, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
@@ -44,8 +45,9 @@ export function objectiveId(metric: string): string {
 /** The value of a trial on an axis: a number, the name of a category, or ABSENT. */
 export function valueOf(trial: Trial, dimension: Dimension): number | string {
   if (dimension.objective) return reached(trial, dimension.last) ?? ABSENT;
-  const value = trial.params[dimension.id];
-  if (value === undefined) return ABSENT;
+  const own = trial.params[dimension.id];
+  if (own === undefined) return ABSENT;
+  const value = dimension.range ? asNumber(own) : own;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
   return category(value);
 }
@@ -174,7 +176,7 @@ export function conditionsOf(
       const found = values.get(label);
       if (found?.size === 0) found.add(own);
     }
-    return [`${column}?=${JSON.stringify([...values.values()].flatMap((own) => [...own]))}`];
+    return [`${column}?=${exactText([...values.values()].flatMap((own) => [...own]))}`];
   });
 }
 
@@ -304,7 +306,9 @@ function dimensionOf(
   labels: Labels,
 ): Dimension | null {
   const base = { id: name, label: paramName(name, labels), objective: false, optional };
-  const numbers = values.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
+  const numbers = values
+    .map(asNumber)
+    .filter((value): value is number => typeof value === "number" && Number.isFinite(value));
   if (numbers.length === values.length && !domain.categories) {
     const range = ends([...numbers, ...domain.bounds]);
     // A constant distinguishes no trials.

@@ -1,5 +1,6 @@
 /** The lineage of a population as lanes: a lane for each member, its segments, and the arrows between them. */
 
+import { asNumber } from "../api/exact";
 import type { Curves, Params, Trial } from "../api/types";
 import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
@@ -213,7 +214,7 @@ function placeBetween(low: number, high: number, log: boolean): (value: number) 
  * without it, the scale is a log scale if the values span a decade.
  */
 export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmic?: boolean): Shades {
-  const of = ({ params }: Pick<Piece, "params">): unknown => params?.[name];
+  const of = ({ params }: Pick<Piece, "params">): unknown => asNumber(params?.[name]);
   const known = pieces.map(of).filter((value) => value !== undefined && value !== null);
   const numbers = known.filter((value): value is number => typeof value === "number");
   if (numbers.length > 0 && numbers.length === known.length) {

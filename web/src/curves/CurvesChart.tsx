@@ -6,10 +6,12 @@ import { hasEnded } from "../live/states";
 import { labelOf, placeWords, type Across } from "./across";
 import classes from "./curves.module.css";
 import { isShortcut } from "../parts/common/useKeys";
+import { useNewest } from "../parts/common/useNewest";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
 import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry";
+import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
 
@@ -135,6 +137,7 @@ export function CurvesChart(props: CurvesChartProps) {
   const drawn = series.filter((one) => one.segments.length > 0);
   const reported = drawn.length;
   const states = new Set(drawn.map((one) => one.state));
+  const [newest, choose] = useNewest(selected, onSelect);
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
     if (step === undefined || isShortcut(event)) return;
@@ -143,9 +146,10 @@ export function CurvesChart(props: CurvesChartProps) {
       .map(({ number }) => ({ number, rank: rank.get(number) }))
       .filter((one) => one.rank !== undefined)
       .sort((a, b) => a.rank! - b.rank! || a.number - b.number);
-    const at = order.findIndex((one) => one.number === selected);
+    const now = newest();
+    const at = order.findIndex((one) => one.number === now);
     const next = order[at < 0 ? 0 : Math.min(order.length - 1, Math.max(0, at + step))];
-    if (next) onSelect(next.number);
+    if (next) choose(next.number);
   };
 
   // These buttons are gone after a click.
@@ -161,6 +165,7 @@ export function CurvesChart(props: CurvesChartProps) {
         role="img"
         tabIndex={0}
         onKeyDown={onKeyDown}
+        aria-description={ZOOM_KEYS}
         aria-label={`Curves of ${curves.metric} for ${plural(reported, "trial")}. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
       {none && (

@@ -6,6 +6,7 @@ import { labelOf, placeWords, type Across } from "./across";
 import { identityColour } from "./colours";
 import classes from "./curves.module.css";
 import { logWords, pointAt } from "./geometry";
+import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover } from "./plot";
 
 interface OverlayChartProps {
@@ -81,6 +82,8 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
         className={classes.plot}
         style={{ height }}
         role="img"
+        tabIndex={0}
+        aria-description={ZOOM_KEYS}
         aria-label={`${metric} of ${names.join(", ")}; the table below has the numbers`}
       />
       {none && (

@@ -33,3 +33,7 @@ export function ownTicks(
     },
   };
 }
+
+/** Says for screen readers which keys zoom. */
+export const ZOOM_KEYS =
+  "Plus zooms in, minus zooms out, 0 shows everything, and Shift with an arrow key moves the part that is shown.";

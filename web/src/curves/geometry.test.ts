@@ -10,6 +10,7 @@ import {
   logWords,
   nearest,
   ofReplay,
+  partAfter,
   pixel,
   pointAt,
   type Axis,
@@ -416,5 +417,26 @@ describe("a logarithmic axis without positive values", () => {
     expect(logWords([none], false, false)).toBeNull();
     expect(logWords([series(0, [[1], [null]])], true, true)).toBeNull();
     expect(logWords([], true, true)).toBeNull();
+  });
+});
+
+describe("partAfter", () => {
+  const whole = { min: 0, max: 16 };
+
+  it("halves and doubles a part around its middle, and moves it, within the whole axis", () => {
+    expect(partAfter(whole, whole, false, 0.5, 0)).toEqual({ min: 4, max: 12 });
+    expect(partAfter({ min: 4, max: 12 }, whole, false, 1, 0.25)).toEqual({ min: 6, max: 14 });
+    expect(partAfter({ min: 4, max: 12 }, whole, false, 1, 1)).toEqual({ min: 8, max: 16 });
+    expect(partAfter({ min: 0, max: 4 }, whole, false, 2, 0)).toEqual({ min: 0, max: 8 });
+    expect(partAfter({ min: 0, max: 8 }, whole, false, 2, 0)).toBe(whole);
+  });
+
+  it("halves a logarithmic axis by its powers, and ends before the numbers do", () => {
+    const part = partAfter({ min: 1, max: 1e4 }, { min: 1, max: 1e4 }, true, 0.5, 0);
+    expect(part.min).toBeCloseTo(10, 9);
+    expect(part.max).toBeCloseTo(1000, 6);
+    let shown = whole;
+    for (let i = 0; i < 200; i++) shown = partAfter(shown, whole, false, 0.5, 0);
+    expect(shown.max).toBeGreaterThan(shown.min);
   });
 });

@@ -425,6 +425,26 @@ export function holds(shown: Range, chosen: Range, points: Range, log: boolean):
   return shown.min <= points.min && shown.max >= points.max && size(shown) <= 1.25 * size(chosen);
 }
 
+/** The smallest part of an axis to which keys zoom. */
+const LEAST_PART = 1e-6;
+
+/**
+ * Return the part of an axis after a key: `size` times as long, around its middle, and moved by `by` times its length. It stays within
+ * the whole axis.
+ */
+export function partAfter(shown: Range, whole: Range, log: boolean, size: number, by: number): Range {
+  if (size === 1 && by === 0) return shown;
+  const place = (value: number) => (log ? Math.log(value) : value);
+  const [from, to] = [place(whole.min), place(whole.max)];
+  const [low, high] = [place(shown.min), place(shown.max)];
+  const length = Math.min(to - from, Math.max(LEAST_PART * (to - from), (high - low) * size));
+  if (!(length < to - from)) return whole;
+  const middle = (low + high) / 2 + by * (high - low);
+  const start = Math.min(Math.max(from, middle - length / 2), to - length);
+  const [min, max] = [start, start + length];
+  return log ? { min: Math.exp(min), max: Math.exp(max) } : { min, max };
+}
+
 function padded({ min, max }: Range, log: boolean, share: number): Range {
   if (log) {
     const factor = max === min ? 2 : Math.max(1.02, (max / min) ** share);

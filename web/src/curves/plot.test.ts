@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Series } from "../api/types";
-import { CurvesPlot, type Look, type PlotData, type PlotHandlers } from "./plot";
+import { CurvesPlot, type Look, type PlotData, type PlotHandlers, type Zoom } from "./plot";
 
 const LOOK: Look = {
   mode: "max",
@@ -201,6 +201,43 @@ describe("the chart of curves", () => {
     plot.setZoom(null);
     await settle();
     expect(plot.drawn.all).toBeGreaterThan(0);
+  });
+
+  it("zooms and moves by keys", async () => {
+    const zooms: (Zoom | null)[] = [];
+    const onZoom = (zoom: Zoom | null) => {
+      zooms.push(zoom);
+      keyed.setZoom(zoom);
+    };
+    const root = document.createElement("div");
+    document.body.append(root);
+    const keyed = new CurvesPlot(root, LOOK, { ...handlers, onZoom });
+    keyed.setData(data(many, { live: false }));
+    await settle();
+    const press = (key: string, more: KeyboardEventInit = {}) => {
+      const event = new KeyboardEvent("keydown", { key, cancelable: true, bubbles: true, ...more });
+      root.dispatchEvent(event);
+      return event.defaultPrevented;
+    };
+    expect(press("+")).toBe(true);
+    const first = zooms[0]!;
+    const size = first.x.max - first.x.min;
+    press("ArrowRight", { shiftKey: true });
+    expect(zooms[1]!.x.min).toBeCloseTo(first.x.min + size / 4, 6);
+    expect(zooms[1]!.y).toEqual(first.y);
+    press("ArrowUp", { shiftKey: true });
+    expect(zooms[2]!.y.min).toBeGreaterThan(first.y.min);
+    // Without Shift, arrows go through the trials. With Ctrl, plus belongs to the browser.
+    expect([press("ArrowRight"), press("+", { ctrlKey: true }), press("a")]).toEqual([false, false, false]);
+    expect(zooms).toHaveLength(3);
+    press("-");
+    expect(zooms[3]).toBeNull();
+    press("=");
+    press("0");
+    expect(zooms.slice(4).map((zoom) => zoom === null)).toEqual([false, true]);
+    keyed.destroy();
+    press("+");
+    expect(zooms).toHaveLength(6);
   });
 
   it("draws everything if as many other curves take the place of some", async () => {

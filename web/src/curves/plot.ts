@@ -21,6 +21,7 @@ import {
   inView,
   layOutOne,
   nearest,
+  partAfter,
   pixel,
   type Extent,
   type Late,
@@ -42,6 +43,7 @@ import {
   type Axes,
 } from "./marks";
 import { number } from "../format";
+import { isShortcut } from "../parts/common/useKeys";
 
 export interface Look {
   /** The mode of the objective. Outliers on its worse side may be left out. */
@@ -89,6 +91,17 @@ export interface PlotData {
   /** More points will follow. */
   live: boolean;
 }
+
+/** The change of the length of both axes, and the moves along them as shares of their lengths, by key. */
+const BY_KEY: Readonly<Record<string, readonly [size: number, x: number, y: number]>> = {
+  "+": [0.5, 0, 0],
+  "=": [0.5, 0, 0],
+  "-": [2, 0, 0],
+  ArrowLeft: [1, -0.25, 0],
+  ArrowRight: [1, 0.25, 0],
+  ArrowDown: [1, 0, -0.25],
+  ArrowUp: [1, 0, 0.25],
+};
 
 const REACH = 24;
 const FADED = "0.22";
@@ -146,12 +159,14 @@ export class CurvesPlot {
     this.root = root;
     this.look = look;
     this.handlers = handlers;
+    root.addEventListener("keydown", this.onKey);
     this.build();
   }
 
   destroy(): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.settling);
+    this.root.removeEventListener("keydown", this.onKey);
     this.plot?.destroy();
     this.plot = null;
   }
@@ -297,6 +312,22 @@ export class CurvesPlot {
     });
     u.over.addEventListener("dblclick", () => this.handlers.onZoom(null));
   }
+
+  /** Zoom and move by keys while the chart has the focus. Arrows without Shift are left to the page. */
+  private readonly onKey = (event: KeyboardEvent): void => {
+    const { view, shown, look } = this;
+    const change = BY_KEY[event.key];
+    if (isShortcut(event) || (event.key.startsWith("Arrow") && !event.shiftKey) || (!change && event.key !== "0"))
+      return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (!change) return this.handlers.onZoom(null);
+    if (!view || !shown) return;
+    const [size, across, up] = change;
+    const x = partAfter(shown.x, view.x, look.logX, size, across);
+    const y = partAfter(shown.y, view.y, look.log, size, up);
+    this.handlers.onZoom(x === view.x && y === view.y ? null : { x, y });
+  };
 
   /** Make the dragged area the view. A drag along one axis leaves the other as it is. */
   private zoom(u: uPlot): void {

@@ -3,6 +3,7 @@
  * while nobody looks at the tab (HTTP/1.1 allows six for one host) and opened again at the same place in the log.
  */
 
+import { parsed } from "../api/exact";
 import type { Changes } from "../api/types";
 
 export type StreamState = "connecting" | "live" | "reconnecting" | "hidden";
@@ -93,7 +94,7 @@ export class Stream {
   }
 
   private readonly onMessage = (message: MessageEvent<string>): void => {
-    const changes = JSON.parse(message.data) as Changes;
+    const changes = parsed(message.data) as Changes;
     // Some changes before these were lost, so everything has to be read again.
     const gap = changes.since > this.after;
     this.after = Math.max(this.after, changes.seq);

@@ -1,7 +1,7 @@
 import { Select, Skeleton } from "@mantine/core";
-import { useQueries } from "@tanstack/react-query";
+import { useQueries, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import type { BestOverTime, Experiment, Lineage, Series } from "../api/types";
 import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
@@ -17,7 +17,16 @@ import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/control
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";
 import { lineageQuery, overTraining } from "../parts/trial/Schedule";
-import { ARROWS, bestOf, lineagesOf, parseExperiments, rowsOf, type ComparedRow, verdictWords } from "./compare";
+import {
+  ARROWS,
+  beyondWords,
+  bestOf,
+  experimentsIn,
+  lineagesOf,
+  rowsOf,
+  type ComparedRow,
+  verdictWords,
+} from "./compare";
 import { LineNames } from "./LineNames";
 import { ComparedTable } from "./ComparedTable";
 import classes from "./ComparePage.module.css";
@@ -35,10 +44,11 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
     queries: ids.map((id) => ({
       queryKey: keys.experiment(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
-      refetchInterval: REFRESH_MS,
+      refetchInterval: ({ state }: { state: QueryState<Experiment> }) => (isMissing(state.error) ? false : REFRESH_MS),
     })),
   });
-  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  // An experiment that is shown may be deleted by somebody else.
+  const brokenAt = found.findIndex((query) => query.isError && (!query.data || isMissing(query.error)));
   const broken = found[brokenAt];
   if (broken)
     return (
@@ -56,7 +66,7 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
 
 function leaveOut(address: Address, id: string): void {
   address.set((get) => ({
-    experiments: parseExperiments(get("experiments"))
+    experiments: experimentsIn(get("experiments"))
       .filter((one) => one !== id)
       .join(","),
   }));
@@ -90,8 +100,10 @@ function Compared({ experiments, address }: { experiments: readonly Experiment[]
   const rows = useMemo(() => experimentRows(experiments, changed), [experiments, changed]);
   const best = useMemo(() => new Map(rows.map((row) => [row, bestColumn(row, experiments)])), [rows, experiments]);
   const without = (id: string) => leaveOut(address, id);
+  const beyond = beyondWords("experiments", experimentsIn(address.get("experiments")).length);
   return (
     <>
+      {beyond && <p className={classes.caution}>{beyond}</p>}
       <ExperimentVerdict experiments={experiments} names={names} metric={metric} />
       <Panel
         title={

@@ -10,25 +10,27 @@ afterEach(() => void vi.restoreAllMocks());
 
 const gone = () => Promise.reject(new ApiError(404, "it is gone"));
 
-function open(query: string) {
+function open(query: string): QueryClient {
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
     <MantineProvider env="test">
-      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+      <QueryClientProvider client={client}>
         <MemoryRouter initialEntries={[`/compare?${query}`]}>
           <ComparePage />
         </MemoryRouter>
       </QueryClientProvider>
     </MantineProvider>,
   );
+  return client;
 }
 
 /** Open a comparison of trials. `own`: for each of them, what differs from the defaults; null for one that was deleted. */
 function show(x: string, own: readonly (object | null)[] = [{}, {}]) {
   const trial = { experiment_id: "exp_1", state: "completed", params: {}, last: {}, segments: [] };
   vi.spyOn(api, "trial").mockImplementation((id) =>
-    own[Number(id.slice(-1)) - 1] === null
+    own[Number(id.slice(4)) - 1] === null
       ? gone()
-      : Promise.resolve({ ...trial, ...own[Number(id.slice(-1)) - 1], id, number: Number(id.slice(-1)) } as never),
+      : Promise.resolve({ ...trial, ...own[Number(id.slice(4)) - 1], id, number: Number(id.slice(4)) } as never),
   );
   const experiment = {
     name: "digits",
@@ -161,4 +163,30 @@ it("compares the other experiments if one was deleted and is left out", async ()
   fireEvent.click(screen.getByRole("button", { name: "Leave it out" }));
   expect(screen.queryByText("it is gone")).toBeNull();
   expect(screen.getByRole("heading", { name: "Compare experiments" })).toBeTruthy();
+});
+
+it("says so if an experiment is deleted while it is compared", async () => {
+  let deleted = false;
+  const found = (id: string) => (deleted ? gone() : Promise.resolve({ id } as never));
+  vi.spyOn(api, "experiment").mockImplementation((id) => (id === "exp_2" ? found(id) : new Promise(() => {})));
+  const client = open("experiments=exp_1,exp_2");
+  await vi.waitFor(() => expect(client.getQueryData(["experiment", "exp_2"])).toBeTruthy());
+  deleted = true;
+  await act(() => client.refetchQueries({ queryKey: ["experiment", "exp_2"] }));
+  expect(await screen.findByText("it is gone")).toBeTruthy();
+  expect(screen.getByRole("button", { name: "Leave it out" })).toBeTruthy();
+});
+
+it("says that only the first ten are compared, and lets the next one in if one is left out", async () => {
+  show(
+    "step",
+    Array.from({ length: 12 }, () => ({})),
+  );
+  expect(await screen.findByText(/^These are the first 10 of 12 trials\./)).toBeTruthy();
+  const names = () =>
+    screen.getAllByRole("link").flatMap(({ textContent: text }) => (/^trial/.test(text) ? [text] : []));
+  expect(names()).not.toContain("trial 11");
+  fireEvent.click(screen.getByRole("button", { name: "Leave trial 2 out" }));
+  expect(await screen.findByText(/^These are the first 10 of 11 trials\./)).toBeTruthy();
+  await vi.waitFor(() => expect(names()).toEqual([1, 3, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `trial ${n}`)));
 });

@@ -23,12 +23,14 @@ import { useTitle } from "../parts/common/useTitle";
 import { lineageQuery, mayHaveChanged, overTraining } from "../parts/trial/Schedule";
 import {
   ARROWS,
+  beyondWords,
   bestIn,
   lineagesOf,
   parseExperiments,
   parseTrials,
   rowsOf,
   spreadOf,
+  trialsIn,
   unfinishedTrials,
   verdictWords,
   widestGap,
@@ -88,7 +90,7 @@ function CompareTrials({ address }: { address: Address }) {
   });
   const without = (id: string) =>
     address.set((get) => ({
-      trials: parseTrials(get("trials"))
+      trials: trialsIn(get("trials"))
         .filter((one) => one !== id)
         .join(","),
     }));
@@ -221,8 +223,10 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
     state: trial.state,
     onRemove: () => onRemove(trial.id),
   }));
+  const beyond = beyondWords("trials", trialsIn(address.get("trials")).length);
   return (
     <>
+      {beyond && <p className={classes.caution}>{beyond}</p>}
       <Verdict trials={trials} names={names} experiments={[...experiments.values()]} />
       <Panel
         title={

@@ -213,14 +213,7 @@ export default function ExperimentsPage() {
             variant="default"
             disabled={chosen.length < 2}
             title="the best value of each experiment over its training, and the differences between them"
-            onClick={() =>
-              void navigate(
-                `/compare?experiments=${chosen
-                  .map((one) => one.id)
-                  .slice(0, 10)
-                  .join(",")}`,
-              )
-            }
+            onClick={() => void navigate(`/compare?experiments=${chosen.map((one) => one.id).join(",")}`)}
           >
             Compare
           </Button>
@@ -229,7 +222,7 @@ export default function ExperimentsPage() {
             variant="default"
             disabled={best.length < 2}
             title="the best trial of each"
-            onClick={() => void navigate(`/compare?trials=${best.slice(0, 10).join(",")}`)}
+            onClick={() => void navigate(`/compare?trials=${best.join(",")}`)}
           >
             Compare their best trials
           </Button>

@@ -203,3 +203,12 @@ it("sends the seed of a clone with all its digits", async () => {
   expect(sent.at(-1)).toContain(`"seed":${seed}`);
   vi.unstubAllGlobals();
 });
+
+it("says that the preview waits for the YAML if there has been none yet", async () => {
+  vi.spyOn(api, "dryRun").mockRejectedValue(new ApiError(422, "wrong"));
+  clone();
+  expect(await screen.findByText("The spec is not valid")).toBeTruthy();
+  fireEvent.change(screen.getByLabelText("Spec as YAML"), { target: { value: "name: [" } });
+  expect(await screen.findByText("The preview comes once the YAML can be parsed.")).toBeTruthy();
+  expect(screen.queryByText(/Loading/)).toBeNull();
+});

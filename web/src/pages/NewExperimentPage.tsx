@@ -267,7 +267,10 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
                 ))}
               </div>
             )}
-            {!check.data && !check.isError && <Loading what="the preview" height={80} />}
+            {!check.data && !check.isError && spec !== null && <Loading what="the preview" height={80} />}
+            {!check.data && !check.isError && spec === null && (
+              <p className={classes.note}>The preview comes once the YAML can be parsed.</p>
+            )}
           </div>
           <div className={classes.send}>
             <NumberField

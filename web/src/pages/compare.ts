@@ -1,5 +1,6 @@
 /** The differences between trials: rows of a table whose values differ, and where their curves differ the most. */
 
+import { asNumber } from "../api/exact";
 import type { CurveSegment, Experiment, Lineage, TrialState } from "../api/types";
 import { positionOf, type Dimension } from "../charts/dimensions";
 import { counted, metric, number, title } from "../format";
@@ -149,7 +150,7 @@ function listed(names: readonly string[]): string {
 /** Say how much a parameter differs between trials, as a share of its range; null if it is no number, or if they are equal. */
 export function spreadOf(values: readonly unknown[], dimension: Dimension | undefined): number | null {
   if (!dimension?.range) return null;
-  const places = values.flatMap((value) => {
+  const places = values.map(asNumber).flatMap((value) => {
     const place = typeof value === "number" ? positionOf(dimension, value) : null;
     return place === null ? [] : [place];
   });
@@ -185,16 +186,35 @@ export function widestGap(curves: readonly (readonly CurveSegment[])[]): Gap | n
   return found;
 }
 
-/** "trl_1,trl_2": at most ten, each once. */
+/** The maximum number of trials or experiments that are compared: each has a color of its own. */
+export const MOST_COMPARED = 10;
+
+/** "trl_1,trl_2": each once. */
+export function trialsIn(text: string | null): string[] {
+  return idsIn(text, /^trl_\w+$/);
+}
+
+/** "exp_1,exp_2": each once. */
+export function experimentsIn(text: string | null): string[] {
+  return idsIn(text, /^exp_\w+$/);
+}
+
+/** The trials that are compared. */
 export function parseTrials(text: string | null): string[] {
-  return parseIds(text, /^trl_\w+$/);
+  return trialsIn(text).slice(0, MOST_COMPARED);
 }
 
-/** "exp_1,exp_2": at most ten, each once. */
+/** The experiments that are compared. */
 export function parseExperiments(text: string | null): string[] {
-  return parseIds(text, /^exp_\w+$/);
+  return experimentsIn(text).slice(0, MOST_COMPARED);
 }
 
-function parseIds(text: string | null, form: RegExp): string[] {
-  return [...new Set((text ?? "").split(",").filter((one) => form.test(one)))].slice(0, 10);
+/** Say that not all of these are compared; null if they are. */
+export function beyondWords(what: "trials" | "experiments", asked: number): string | null {
+  if (asked <= MOST_COMPARED) return null;
+  return `These are the first ${MOST_COMPARED} of ${asked} ${what}. If you leave one out, the next one takes its place.`;
+}
+
+function idsIn(text: string | null, form: RegExp): string[] {
+  return [...new Set((text ?? "").split(",").filter((one) => form.test(one)))];
 }

@@ -10,6 +10,8 @@ const HELP: readonly (readonly [string, string])[] = [
   ["x", "pick the open trial, or unpick it"],
   ["c", "compare the picked trials"],
   ["l", "switch the vertical axis of the curves between linear and log"],
+  ["+ − 0", "in a chart of curves: zoom in, zoom out, show everything"],
+  ["Shift ←", "in a chart of curves: move the part that is shown, as with the other arrow keys"],
   ["Esc", "close the open trial, or this list"],
   ["?", "show this list"],
 ];

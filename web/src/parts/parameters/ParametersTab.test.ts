@@ -10,6 +10,17 @@ it("draws the axes of the first parameters, of objectives and of selections", ()
   expect(firstAxes(all.slice(260), {})).toEqual(all.slice(260));
 });
 
+it("drops no axis if one with a selection is moved to the front of the first parameters", () => {
+  const parameters = Array.from({ length: 300 }, (_, i) => ({ id: `p${i}`, objective: false }) as Dimension);
+  const all = [...parameters, { id: "objective:loss", objective: true } as Dimension];
+  const first = parameters.slice(0, 50).map(({ id }) => id);
+  const moved = inOrder(all, ["p200", ...first, "objective:loss"]);
+  const brush = { from: 0, to: 1 };
+  expect(firstAxes(moved, { p200: brush }, all).map(({ id }) => id)).toEqual(["p200", ...first, "objective:loss"]);
+  // An axis that is drawn anyway brings no other one when it gets a selection.
+  expect(firstAxes(all, { p3: brush }, all)).toEqual(firstAxes(all, {}, all));
+});
+
 it("keeps the objective last if only some of the axes were drawn when one was moved", () => {
   const all = ["a", "b", "c", "loss"].map((id) => ({ id, objective: id === "loss" }) as Dimension);
   const ids = (named: string[]) => inOrder(all, named).map(({ id }) => id);

@@ -48,9 +48,23 @@ interface ParametersTabProps {
 /** The number of parameters that have an axis at first. With many more, the page is slow, and some browsers have no canvas so wide. */
 const MOST_AXES = 50;
 
-/** Return the axes to draw at first: those of the first parameters, of the objectives, and those with a selection. */
-export function firstAxes(ordered: readonly Dimension[], brushes: Brushes): readonly Dimension[] {
-  const first = new Set(ordered.filter((one) => !one.objective).slice(0, MOST_AXES));
+/**
+ * Return the axes to draw at first: those of the first parameters, of the objectives, and those with a selection. A less important
+ * parameter with a selection takes no other axis's place, wherever it is moved. `usual`: the axes before any was moved.
+ */
+export function firstAxes(
+  ordered: readonly Dimension[],
+  brushes: Brushes,
+  usual: readonly Dimension[] = ordered,
+): readonly Dimension[] {
+  const important = new Set(
+    usual
+      .filter((one) => !one.objective)
+      .slice(0, MOST_AXES)
+      .map(({ id }) => id),
+  );
+  const counted = ordered.filter(({ id, objective }) => !objective && (important.has(id) || !(id in brushes)));
+  const first = new Set(counted.slice(0, MOST_AXES));
   return ordered.filter((one) => one.objective || one.id in brushes || first.has(one));
 }
 
@@ -159,7 +173,10 @@ export default function ParametersTab({
   const axesText = address.get("axes");
   const ordered = useMemo(() => inOrder(byImportance, parseList(axesText)), [byImportance, axesText]);
   const [everyAxis, setEveryAxis] = useState(false);
-  const drawn = useMemo(() => (everyAxis ? ordered : firstAxes(ordered, brushes)), [everyAxis, ordered, brushes]);
+  const drawn = useMemo(
+    () => (everyAxis ? ordered : firstAxes(ordered, brushes, byImportance)),
+    [everyAxis, ordered, brushes, byImportance],
+  );
   const parameters = ordered.filter((one) => !one.objective).length;
   // An axis has a place for missing values only if a trial that is drawn needs it.
   const axes = useMemo(

@@ -153,6 +153,43 @@ it("keeps the focus near a button that is gone after a click", () => {
   expect(click("Clear")).toBe(region);
 });
 
+it("goes on by as many trials as there were keys, also if the first choice has not been drawn yet", () => {
+  const trials = [0, 1, 2, 3].map((number) => ({ ...TRIALS[0]!, id: `trial_${number}`, number }));
+  const chosen: number[] = [];
+  const picked: number[] = [];
+  const content = (selected: number | null) =>
+    table(null, null, {}, trials, nothing, {
+      selected,
+      onSelect: (number) => chosen.push(number),
+      onPick: (change) => picked.push(...change([])),
+    });
+  const { rerender } = render(content(null));
+  const press = (key: string) => fireEvent.keyDown(document.body, { key });
+  press("j");
+  press("j");
+  press("j");
+  expect(chosen).toEqual([0, 1, 2]);
+  rerender(content(1));
+  press("x");
+  press("k");
+  expect([picked, chosen.at(-1)]).toEqual([[2], 1]);
+  rerender(content(0)); // a click on another trial
+  press("j");
+  expect(chosen.at(-1)).toBe(1);
+});
+
+it("keeps the focus in the table if the row that has it leaves the filters", () => {
+  const { rerender } = render(table(null));
+  screen.getByRole("link", { name: "1" }).focus();
+  rerender(table(null, null, {}, TRIALS, nothing, { rows: TRIALS.slice(0, 1) }));
+  expect(document.activeElement).toBe(screen.getByRole("region", { name: "Trials" }));
+  const outside = screen.getByRole("button", { name: "columns" });
+  screen.getByRole("link", { name: "0" }).focus();
+  outside.focus();
+  rerender(table(null, null, {}, TRIALS, nothing, { rows: [] }));
+  expect(document.activeElement).toBe(outside);
+});
+
 it("hides and pins all columns that are chosen before the first change is drawn", async () => {
   let choice: ColumnChoice = { hidden: [], pinned: [] };
   render(
@@ -187,4 +224,47 @@ it("saves the parameters that only trials have which had not been read yet", asy
   expect(heads!).toContain("momentum");
   expect(rows.map((row) => row.split(",")[0])).toEqual(["0", "1", "2"]);
   expect(rows[2]).toContain(",0.9");
+});
+
+it("draws only the columns in view if there are very many parameters", async () => {
+  const saved: Blob[] = [];
+  vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => `blob:${saved.push(blob as Blob)}`);
+  const names = Array.from({ length: 300 }, (_, i) => `p${i}`);
+  const trials = TRIALS.map((trial) => ({ ...trial, params: Object.fromEntries(names.map((name) => [name, 0.5])) }));
+  const more: Parameters<typeof table>[5] = {
+    choice: { hidden: [], pinned: ["param:p7"] },
+    call: { name: "trials", python: "", reads: [] },
+  };
+  const content = table(null, null, {}, trials, nothing, more);
+  render(<QueryClientProvider client={new QueryClient()}>{content}</QueryClientProvider>);
+  const grid = screen.getByRole("table");
+  const all = Number(grid.getAttribute("aria-colcount"));
+  expect(all).toBeGreaterThan(300);
+  const drawn = () =>
+    within(grid)
+      .getAllByRole("columnheader")
+      .map((head) => [head.textContent.replace("▴", ""), Number(head.getAttribute("aria-colindex"))] as const);
+  const cells = () => grid.querySelectorAll("tbody tr:first-child td:not([aria-hidden])").length;
+  const first = drawn();
+  expect(first.slice(0, 2)).toEqual([["Trial", 1], ["p7", 2]]); // prettier-ignore
+  expect(first.map(([name]) => name)).toContain("p0");
+  expect(first.length).toBeLessThan(40);
+  expect(cells()).toBe(first.length);
+
+  const region = screen.getByRole("region", { name: "Trials" });
+  region.scrollLeft = 140 * 200;
+  fireEvent.scroll(region);
+  const later = drawn().map(([name]) => name);
+  expect(later).toEqual(expect.arrayContaining(["Trial", "p7", "State", "p202", "Why"]));
+  expect(later).not.toContain("p0");
+  expect(drawn().find(([name]) => name === "Why")![1]).toBe(all);
+  expect(new Set(drawn().map(([, index]) => index)).size).toBe(cells());
+  const gaps = [...grid.querySelectorAll<HTMLElement>("tbody tr:first-child td[aria-hidden]")];
+  const parameters = later.filter((name) => /^p\d+$/.test(name) && name !== "p7").length;
+  const width = gaps.reduce((sum, gap) => sum + parseFloat(gap.style.minWidth), 0);
+  expect(width).toBe(140 * (299 - parameters));
+
+  fireEvent.click(screen.getByRole("button", { name: "CSV" }));
+  await vi.waitFor(() => expect(saved).toHaveLength(1));
+  expect((await saved[0]!.text()).split("\r\n")[0]!.split(",")).toEqual(expect.arrayContaining(names));
 });

@@ -13,6 +13,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import {
   Fragment,
   memo,
+  useCallback,
   useEffect,
   useLayoutEffect,
   useMemo,
@@ -39,6 +40,7 @@ import { StateBadge } from "../common/StateBadge";
 import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, type Sort } from "./trialColumns";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
+import { useNewest } from "../common/useNewest";
 import { useSame } from "../common/useSame";
 import { useAtOnce } from "../common/useAtOnce";
 
@@ -108,6 +110,14 @@ const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stop
 const ALWAYS = ["number", "best"];
 const NUMBER_WIDTH = 92;
 const PINNED_WIDTH = 140;
+/** With more parameters than this, only the columns in view are drawn, each as wide as a pinned one. */
+const MOST_PARAMS = 40;
+/** The number of columns that are drawn on either side of those in view. */
+const COLUMNS_BEYOND = 5;
+/** A value with more letters than this may be cut in a column as wide as a pinned one. */
+const MOST_IN_NARROW = 16;
+/** The maximum number of parameters in the column with the whole configuration, which shows only its first lines. */
+const MOST_IN_BRIEF = 24;
 
 export function TrialTable(props: TrialTableProps) {
   const {
@@ -208,19 +218,53 @@ export function TrialTable(props: TrialTableProps) {
     if (onMore && last >= rows.length - 30) onMore();
   }, [onMore, last, rows.length]);
 
+  // The columns of parameters that are not pinned lie beside each other. With very many, those out of view are gaps.
+  const first = layout.findIndex(({ column, pinned }) => pinned === null && isParam(column));
+  const params = layout.filter(({ column, pinned }) => pinned === null && isParam(column)).length;
+  const narrow = params > MOST_PARAMS;
+  const [paramsAt, setParamsAt] = useState(0);
+  const measured = useCallback((gap: HTMLElement | null) => {
+    if (gap) setParamsAt(gap.offsetLeft);
+  }, []);
+  const across = useVirtualizer({
+    horizontal: true,
+    count: narrow ? params : 0,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => PINNED_WIDTH,
+    overscan: COLUMNS_BEYOND,
+    paddingStart: paramsAt,
+  });
+  const inView = across.getVirtualItems();
+  const from = inView[0]?.index ?? 0;
+  const to = inView.length > 0 ? inView[inView.length - 1]!.index + 1 : 0;
+  const drawn = useMemo((): readonly Drawn[] => {
+    const places = layout.map((place, index) => ({ ...place, index, narrow: false }));
+    if (!narrow) return places;
+    const end = first + params;
+    return [
+      ...places.slice(0, first),
+      { gap: from * PINNED_WIDTH },
+      ...places.slice(first + from, first + to).map((place) => ({ ...place, narrow: true })),
+      { gap: (params - to) * PINNED_WIDTH },
+      ...places.slice(end),
+    ];
+  }, [layout, narrow, first, params, from, to]);
+
   // The brief column ends where the screen does, so that no value of the next one is cut; what is left of it depends on the names.
   useLayoutEffect(() => {
     const head = scroll.current?.querySelector<HTMLElement>("th[data-column=brief]");
     if (head) scroll.current!.style.setProperty("--brief", `${scroll.current!.clientWidth - head.offsetLeft}px`);
   }, [phone, layout, rows.length, picked.length]);
 
+  const [newest, choose] = useNewest(selected, onSelect);
   const go = (by: 1 | -1) => {
-    const at = rows.findIndex((trial) => trial.number === selected);
+    const now = newest();
+    const at = rows.findIndex((trial) => trial.number === now);
     const next = Math.min(Math.max(at === -1 ? 0 : at + by, 0), rows.length - 1);
     const trial = rows[next];
     if (!trial) return;
     virtual.scrollToIndex(next);
-    onSelect(trial.number);
+    choose(trial.number);
   };
   const pick = (number: number) => onPick((now) => toggled(now, number));
   const pickRef = useRef(pick);
@@ -231,7 +275,10 @@ export function TrialTable(props: TrialTableProps) {
   useKeys({
     j: () => go(1),
     k: () => go(-1),
-    x: () => selected !== null && pick(selected),
+    x: () => {
+      const now = newest();
+      if (now !== null) pick(now);
+    },
     c: () => picked.length > 1 && onCompare(),
   });
 
@@ -242,6 +289,14 @@ export function TrialTable(props: TrialTableProps) {
     const next = beside.find((one): one is HTMLElement => one instanceof HTMLElement && one.matches(kind));
     (next ?? scroll.current)?.focus({ preventScroll: true });
   };
+
+  // A row or a column with the focus may leave the filters or the view. The focus goes to the table, where Tab continues.
+  const focused = useRef<Element | null>(null);
+  useLayoutEffect(() => {
+    if (!focused.current || focused.current.isConnected) return;
+    focused.current = null;
+    if (document.activeElement === document.body) scroll.current?.focus({ preventScroll: true });
+  });
 
   const counts = experiment.counts;
   const ranked = rankedOf(rank);
@@ -263,7 +318,10 @@ export function TrialTable(props: TrialTableProps) {
     return tableRows(every, [...first.flatMap((id) => own.filter((column) => column.id === id)), ...others]);
   };
 
-  const head = (tableColumn: TableColumn<Trial>) => {
+  const head = (place: Drawn, i: number) => {
+    if ("gap" in place)
+      return <td key={i} ref={i === first ? measured : null} aria-hidden style={gapStyle(place.gap)} />;
+    const tableColumn = shown[place.index]!;
     const column = metaOf(tableColumn);
     const active = sort.column === column.id;
     const flip = () =>
@@ -273,7 +331,6 @@ export function TrialTable(props: TrialTableProps) {
           ? !sort.descending
           : (column.id === "best" || column.id === EXPECTED) && experiment.mode === "max",
       });
-    const left = tableColumn.getIsPinned() ? tableColumn.getStart("left") : null;
     const name = shortened(column.label, MOST_IN_HEAD);
     const isCut = name !== column.label;
     const hint = isCut ? [column.label, column.hint].filter(Boolean).join(": ") : column.hint;
@@ -282,9 +339,11 @@ export function TrialTable(props: TrialTableProps) {
         key={column.id}
         scope="col"
         data-numeric={column.numeric}
-        data-pinned={left !== null}
-        data-column={column.id.startsWith("param:") ? "param" : column.id}
-        style={pinStyle(left, column.id)}
+        data-pinned={place.pinned !== null}
+        data-column={isParam(column) ? "param" : column.id}
+        data-narrow={place.narrow || undefined}
+        aria-colindex={narrow ? place.index + 1 : undefined}
+        style={placeStyle(place)}
         title={column.id === FRONT ? BY_FRONT : undefined}
         aria-sort={active ? (sort.descending ? "descending" : "ascending") : "none"}
       >
@@ -381,13 +440,15 @@ export function TrialTable(props: TrialTableProps) {
         ref={scroll}
         className={`${classes.scroll} sideways`}
         onMouseLeave={() => onPoint(null)}
+        onFocus={(event) => (focused.current = event.target)}
+        onBlur={() => (focused.current = null)}
         tabIndex={0}
         role="region"
         aria-label="Trials"
       >
-        <table className={classes.table} aria-rowcount={total + 1}>
+        <table className={classes.table} aria-rowcount={total + 1} aria-colcount={narrow ? shown.length : undefined}>
           <thead>
-            <tr>{shown.map(head)}</tr>
+            <tr>{drawn.map(head)}</tr>
           </thead>
           <tbody>
             {before > 0 && <tr aria-hidden style={{ height: before }} />}
@@ -399,7 +460,7 @@ export function TrialTable(props: TrialTableProps) {
                 <Row
                   key={trial.number}
                   trial={trial}
-                  layout={layout}
+                  drawn={drawn}
                   index={item.index}
                   height={height}
                   selected={trial.number === selected}
@@ -474,10 +535,18 @@ function metaOf(column: TableColumn<Trial>): Column {
   return column.columnDef.meta as Column;
 }
 
-function pinStyle(left: number | null, id: string): CSSProperties | undefined {
-  if (left === null) return undefined;
+function isParam({ id }: Column): boolean {
+  return id.startsWith("param:");
+}
+
+function placeStyle({ pinned, column: { id }, narrow }: Place): CSSProperties | undefined {
+  if (pinned === null && !narrow) return undefined;
   const width = id === "number" ? NUMBER_WIDTH : PINNED_WIDTH;
-  return { left, minWidth: width, maxWidth: width };
+  return { ...(pinned === null ? {} : { left: pinned }), minWidth: width, maxWidth: width };
+}
+
+function gapStyle(width: number): CSSProperties {
+  return { minWidth: width, maxWidth: width, padding: 0 };
 }
 
 function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
@@ -527,9 +596,23 @@ function ColumnTick({ column }: { column: TableColumn<Trial> }) {
   );
 }
 
+/** A column that is drawn. */
+interface Place {
+  column: Column;
+  /** The distance from the left edge at which a pinned column stays; null for the others. */
+  pinned: number | null;
+  /** The index among all columns that are shown. */
+  index: number;
+  /** The column is as wide as a pinned one, so that it can be left out while it is not in view. */
+  narrow: boolean;
+}
+
+/** A column, or a gap as wide as the columns that are not in view. */
+type Drawn = Place | { gap: number };
+
 interface RowProps {
   trial: Trial;
-  layout: readonly { column: Column; pinned: number | null }[];
+  drawn: readonly Drawn[];
   index: number;
   /** The height of the row in pixels. */
   height: number;
@@ -549,8 +632,9 @@ interface RowProps {
 }
 
 const Row = memo(function Row(props: RowProps) {
-  const { trial, layout, index, height, selected, picked, full, colour, runs, byFront, onSelect, onPoint, onPick } =
+  const { trial, drawn, index, height, selected, picked, full, colour, runs, byFront, onSelect, onPoint, onPick } =
     props;
+  const gaps = drawn.some((place) => "gap" in place);
   return (
     <tr
       aria-rowindex={index + 2}
@@ -559,39 +643,47 @@ const Row = memo(function Row(props: RowProps) {
       onMouseEnter={() => onPoint(trial.number)}
       onClick={(event) => !(event.target as Element).closest("a, input") && onSelect(trial.number)}
     >
-      {layout.map(({ column, pinned }) => (
-        <td
-          key={column.id}
-          data-numeric={column.numeric}
-          data-pinned={pinned !== null}
-          data-column={column.id.startsWith("param:") ? "param" : column.id}
-          style={pinStyle(pinned, column.id)}
-          title={longText(trial, column)}
-        >
-          {column.id === "number" && (
-            <input
-              type="checkbox"
-              aria-label={`Pick trial ${trial.number}`}
-              title={
-                full && !picked ? "Pick it; the first picked trial is unpicked" : "Pick it, to highlight and compare it"
-              }
-              checked={picked !== null}
-              onChange={() => onPick(trial.number)}
-              style={picked ? { accentColor: picked } : undefined}
-            />
-          )}
-          <Cell trial={trial} column={column} colour={colour} runs={runs} byFront={byFront} onSelect={onSelect} />
-        </td>
-      ))}
+      {drawn.map((place, i) => {
+        if ("gap" in place) return <td key={i} aria-hidden style={gapStyle(place.gap)} />;
+        const { column, pinned, narrow } = place;
+        return (
+          <td
+            key={column.id}
+            data-numeric={column.numeric}
+            data-pinned={pinned !== null}
+            data-column={isParam(column) ? "param" : column.id}
+            data-narrow={narrow || undefined}
+            aria-colindex={gaps ? place.index + 1 : undefined}
+            style={placeStyle(place)}
+            title={longText(trial, column, narrow)}
+          >
+            {column.id === "number" && (
+              <input
+                type="checkbox"
+                aria-label={`Pick trial ${trial.number}`}
+                title={
+                  full && !picked
+                    ? "Pick it; the first picked trial is unpicked"
+                    : "Pick it, to highlight and compare it"
+                }
+                checked={picked !== null}
+                onChange={() => onPick(trial.number)}
+                style={picked ? { accentColor: picked } : undefined}
+              />
+            )}
+            <Cell trial={trial} column={column} colour={colour} runs={runs} byFront={byFront} onSelect={onSelect} />
+          </td>
+        );
+      })}
     </tr>
   );
 });
 
 /** Return the text of a parameter that may be wider than its column. */
-function longText(trial: Trial, column: Column): string | undefined {
-  if (!column.id.startsWith("param:")) return undefined;
+function longText(trial: Trial, column: Column, narrow: boolean): string | undefined {
+  if (!isParam(column)) return undefined;
   const text = param(column.value(trial));
-  return text.length > MOST_IN_CELL ? text : undefined;
+  return text.length > (narrow ? MOST_IN_NARROW : MOST_IN_CELL) ? text : undefined;
 }
 
 /** "mean 0.098 of trials 14, 31, 33" */
@@ -683,14 +775,16 @@ function Cell({ trial, column, colour, runs, byFront, onSelect }: CellProps) {
       return (
         <>
           <span>
-            {Object.entries(trial.params).map(([name, value]) => (
-              // A space between them, at which lines break; not after the minus of an exponent.
-              <Fragment key={name}>
-                <b title={config({ [name]: value }, column.labels)}>
-                  {shortened(paramName(name, column.labels), MOST_LETTERS)}={param(value)}
-                </b>{" "}
-              </Fragment>
-            ))}
+            {Object.entries(trial.params)
+              .slice(0, MOST_IN_BRIEF)
+              .map(([name, value]) => (
+                // A space between them, at which lines break; not after the minus of an exponent.
+                <Fragment key={name}>
+                  <b title={config({ [name]: value }, column.labels)}>
+                    {shortened(paramName(name, column.labels), MOST_LETTERS)}={param(value)}
+                  </b>{" "}
+                </Fragment>
+              ))}
           </span>
           <span data-dimmed>{reasonOf(trial)}</span>
         </>

@@ -82,6 +82,15 @@ describe("the columns of the trial table", () => {
     expect(sortTrials(TRIALS, COLUMNS, { column: "param:name", descending })[0]!.number).toBe(3);
   });
 
+  it("sorts whole numbers above 2^53 by their last digits", () => {
+    const seeds = [9007199254740993n, 9007199254740992n, -9007199254740993n, 7];
+    const trials = seeds.map((seed, number) => ({ ...TRIALS[0]!, number, params: { seed } })) as unknown as Trial[];
+    const columns = columnsOf(trials, "accuracy", "training_iteration");
+    expect(columns.find(({ id }) => id === "param:seed")!.numeric).toBe(true);
+    const sorted = sortTrials(trials, columns, { column: "param:seed", descending: false });
+    expect(sorted.map(({ number }) => number)).toEqual([2, 3, 1, 0]);
+  });
+
   it("puts the best trial first, not a better result that violates the constraints", () => {
     const judged = TRIALS.slice(0, 3).map((trial, i) => ({ ...trial, best_value: 0.9 - 0.1 * i, feasible: i > 0 }));
     const sorted = sortTrials(judged, COLUMNS, { column: "best", descending: true });

@@ -1,6 +1,7 @@
 /** The columns of the trial table: what they show, and how they sort. */
 
 import type { Experiment, Trial } from "../../api/types";
+import { asNumber } from "../../api/exact";
 import type { Expected } from "../../curves/expected";
 import { config, counted, decimals, paramName, title, type Labels } from "../../format";
 
@@ -63,7 +64,7 @@ export function columnsOf(
   for (const trial of trials) {
     for (const [name, value] of Object.entries(trial.params)) {
       params.add(name);
-      if (value !== null) numeric.set(name, (numeric.get(name) ?? true) && typeof value === "number");
+      if (value !== null) numeric.set(name, (numeric.get(name) ?? true) && typeof asNumber(value) === "number");
     }
   }
   const best: Column = {
@@ -207,7 +208,11 @@ export function sortTrials(trials: readonly Trial[], columns: readonly Column[],
   return keyed.map(({ trial }) => trial);
 }
 
+function isNumber(value: unknown): value is number | bigint {
+  return typeof asNumber(value) === "number";
+}
+
 function compare(a: unknown, b: unknown): number {
-  if (typeof a === "number" && typeof b === "number") return a - b;
+  if (isNumber(a) && isNumber(b)) return a < b ? -1 : a > b ? 1 : 0;
   return String(a).localeCompare(String(b), undefined, { numeric: true });
 }

@@ -8,6 +8,7 @@ import { trialCurvesCall } from "../../charts/copies";
 import { comparedCurvesRows } from "../../charts/save";
 import { acrossFor, formatAcross, labelOf, missingWords, placeWords, STEP, type Across } from "../../curves/across";
 import { pointAt } from "../../curves/geometry";
+import { ZOOM_KEYS } from "../../curves/axes";
 import { CurvesPlot, type Hover, type Zoom } from "../../curves/plot";
 import { metric as written } from "../../format";
 import { hasEnded } from "../../live/states";
@@ -193,6 +194,8 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
         ref={root}
         style={{ height: HEIGHT }}
         role="img"
+        tabIndex={0}
+        aria-description={ZOOM_KEYS}
         aria-label={`${item.metric} of trial ${trial.number} over ${xLabel}, last ${written(last)}`}
       />
     </figure>

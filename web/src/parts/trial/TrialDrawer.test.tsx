@@ -2,7 +2,7 @@ import { Drawer, MantineProvider } from "@mantine/core";
 import { act, render, screen } from "@testing-library/react";
 import { useRef } from "react";
 import { expect, it } from "vitest";
-import { useKeptFocus } from "./TrialDrawer";
+import { useFocus, useKeptFocus } from "./TrialDrawer";
 
 function Sheet({ phone }: { phone: boolean }) {
   const content = useRef<HTMLDivElement>(null);
@@ -28,4 +28,30 @@ it("keeps the focus in a field when the window becomes as narrow as a phone's", 
   rerender(<Sheet phone />);
   await settle();
   expect(document.activeElement).toBe(field);
+});
+
+function Rows({ open, scrolled }: { open: boolean; scrolled: boolean }) {
+  const [content, close] = useFocus(open ? 3 : undefined, false);
+  return (
+    <>
+      <div role="region" tabIndex={0}>
+        {!scrolled && <a href="#3">3</a>}
+      </div>
+      {open && (
+        <div ref={content}>
+          <button ref={close}>Close</button>
+        </div>
+      )}
+    </>
+  );
+}
+
+it("returns the focus to the table if the link that opened the trial is gone", () => {
+  const { rerender } = render(<Rows open={false} scrolled={false} />);
+  screen.getByRole("link").focus();
+  rerender(<Rows open scrolled={false} />);
+  expect(document.activeElement).toBe(screen.getByRole("button"));
+  rerender(<Rows open scrolled />);
+  rerender(<Rows open={false} scrolled />);
+  expect(document.activeElement).toBe(screen.getByRole("region"));
 });

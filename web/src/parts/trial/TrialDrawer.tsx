@@ -18,14 +18,14 @@ interface TrialDrawerProps {
 }
 
 /**
- * Move the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed. The focus
- * stays where it is if a chart opened the trial, since the arrow keys continue from there. On phones, where the drawer
- * covers the page, Mantine does this.
+ * Move the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed: to that link, or to
+ * the table that has scrolled it away meanwhile. The focus stays where it is if a chart opened the trial, since the arrow keys continue
+ * from there. On phones, where the drawer covers the page, Mantine does this.
  */
-function useFocus(number: number | undefined, phone: boolean) {
+export function useFocus(number: number | undefined, phone: boolean) {
   const content = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
-  const opener = useRef<HTMLElement | null>(null);
+  const openers = useRef<readonly (HTMLElement | null | undefined)[]>([]);
   // Not a dependency: a window that becomes narrower or wider must not move the focus.
   const onPhone = useRef(phone);
   useLayoutEffect(() => {
@@ -35,7 +35,7 @@ function useFocus(number: number | undefined, phone: boolean) {
     const from = document.activeElement;
     if (onPhone.current || !(from instanceof HTMLElement) || !from.matches("a, button")) return;
     if (!button.current || content.current?.contains(from)) return;
-    opener.current = from;
+    openers.current = [from, from.parentElement?.closest<HTMLElement>("[tabindex='0']")];
     button.current.focus({ preventScroll: true });
   }, []);
   // The drawer is there only after its first frame.
@@ -52,8 +52,8 @@ function useFocus(number: number | undefined, phone: boolean) {
       return;
     }
     const within = document.activeElement === document.body || content.current?.contains(document.activeElement);
-    if (within && opener.current?.isConnected) opener.current.focus({ preventScroll: true });
-    opener.current = null;
+    if (within) openers.current.find((one) => one?.isConnected)?.focus({ preventScroll: true });
+    openers.current = [];
   }, [number, enter]);
   return [content, close] as const;
 }
