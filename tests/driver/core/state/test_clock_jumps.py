@@ -1,4 +1,4 @@
-"""When the driver's clock jumps, or its machine is suspended, that time counts as training of no trial."""
+"""Time in which the driver's clock jumps, or its machine is suspended, does not count as training of any trial."""
 
 from __future__ import annotations
 
