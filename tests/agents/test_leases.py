@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import httpx
 import pytest
 
 from tuner.agents.leases import Leases
+from tuner.domain.segments import Report
 from tuner.errors import ServiceError
 
 MOVED = {"location": "https://tuner.example.com/here"}
@@ -81,3 +84,29 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
 
     asyncio.run(ask())
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_trial_that_has_returned_its_result_asks_for_no_verdict_that_would_pause_it(last: bool) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        verdict = {"verdict": "continue", "reason": "", "next_milestone": None, "save_checkpoint": False}
+        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+
+    async def report() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        lease: Any = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}
+        try:
+            verdict, _ = await leases.report(
+                lease, [Report(report_no=1, metrics={"loss": 1.0}, time=0.0, waits=True, last=last)]
+            )
+            assert verdict.action == "continue"
+        finally:
+            await leases.close()
+
+    asyncio.run(report())
+    assert [one["waits"] for one in sent] == [not last]

@@ -225,6 +225,16 @@ def test_a_user_pauses_and_resumes(service: AgentService) -> None:
     assert service.ended(name)["state"] == "completed"
 
 
+def test_a_trial_that_is_completed_with_its_result_is_not_paused(sqlite_service: AgentService) -> None:
+    service = sqlite_service
+    name = service.create(num_samples=1)
+    got = service.ask(name)
+    service.post(f"/experiments/{name}/pause", status=202)
+    service.until("the request to pause", lambda: service.about(got, "heartbeat")["wanted"] == "pause")
+    service.about(got, "complete", {"metrics": {"loss": 0.5}})
+    service.until("the end", lambda: service.trials(name)[0]["state"] == "completed")
+
+
 def test_pbt_exploits_over_agents(sqlite_service: AgentService) -> None:
     service = sqlite_service
     pbt = {

@@ -170,7 +170,7 @@ def _written(lease: Assignment, report: Report) -> dict[str, Any]:
         "checkpoint": None if report.checkpoint is None else _place(report.checkpoint),
         "offer": None if report.offer is None else start + report.offer,
         "age_s": max(0.0, report.age),
-        "waits": report.waits,
+        "waits": report.waits and not report.last,  # a trial that has returned its result must not be paused
     }
 
 
