@@ -243,6 +243,7 @@ def test_an_agent_ends_although_the_service_does_not_answer(
     assert "given back" not in output
 
 
+@pytest.mark.long  # test_leases.py has the calls that name the experiment by its id
 def test_an_agent_continues_if_another_experiment_gets_the_same_name(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
