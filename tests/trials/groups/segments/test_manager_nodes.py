@@ -296,7 +296,6 @@ def test_checkpoints_travel_between_disks(disks: tuple[Path, Bench], sqlite_stor
     assert staged == [], "no copy stays on the other disk"
 
 
-@pytest.mark.long  # test_checkpoints_travel_between_disks is the usual case
 def test_a_checkpoint_whose_disk_has_another_node_now_or_none(head: Cluster, disks: tuple[Path, Bench]) -> None:
     """Ray gives a machine another node id whenever it starts. The checkpoint was taken for lost with its disk."""
     folder, bench = disks
