@@ -176,6 +176,22 @@ def test_a_driver_that_starts_while_a_restore_waits_for_locks_is_seen(postgres_u
         assert store.experiments.get(made.public_id).driver_owner == "driver"
 
 
+@pytest.mark.postgres
+def test_a_restore_beside_a_driver_is_refused_without_waiting_for_locks(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept all transactions waiting, and then failed because of a lock that somebody else held."""
+    monkeypatch.setattr(exchange, "LOCK_S", 1)
+    with Store.open(postgres_url) as store:
+        made, *_ = begin(store)
+        store.drivers.claim(made.id, "driver", 6000.0, time.time())
+        backup(postgres_url, tmp_path / "copy")
+        with store._database.engine.begin() as reader:
+            reader.execute(text("SELECT count(*) FROM trial"))
+            with pytest.raises(Conflict, match=f"{made.public_id} is running"):
+                restore(postgres_url, tmp_path / "copy", force=True)
+
+
 def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
     begin(sqlite_store)
     with pytest.raises(StoreError, match=f"missing/copy cannot be written: there is no folder {tmp_path}/missing"):
