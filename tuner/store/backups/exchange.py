@@ -81,7 +81,9 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
             target.begin() as write,
         ):
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
-            write.execute(text(f"LOCK TABLE {', '.join(metadata.tables)} IN ACCESS EXCLUSIVE MODE"))
+            # Other transactions begin with the table of experiments, so they then wait before they hold other locks.
+            names = sorted(metadata.tables, key=lambda name: name != "experiment")
+            write.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
             _check_replaceable(write, url, force)  # again, because a driver may have started since
             write.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
             for table in metadata.sorted_tables:
