@@ -809,6 +809,27 @@ async def test_a_service_leaves_a_search_of_another_python_to_a_service_that_has
     assert made.id not in host.driving.tasks, "the other service gets the same time again"
 
 
+async def test_an_experiment_that_is_deleted_just_now_keeps_no_other_one_from_being_driven(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as an outage of the database as well."""
+    monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
+    code = CodeRecord(hash="own", blob=dumps(lambda config: None))
+    gone = host.store.experiments.create(a_spec(**SMALL, entrypoint=None, code="own"), code=code, source="api")
+    made = host.store.experiments.create(a_spec(**SMALL), source="api")
+    find = candidates.Candidates.find
+
+    def delete_after(self: candidates.Candidates, *args: Any, **named: Any) -> candidates.Found:
+        found = find(self, *args, **named)
+        host.store.experiments.remove(gone.id)
+        return found
+
+    monkeypatch.setattr(candidates.Candidates, "find", delete_after)
+    await host._take_experiments()
+    assert list(host.driving.tasks) == [made.id]
+    assert await ended(host, made) is ExperimentState.COMPLETED
+
+
 @pytest.mark.parametrize("verb", ["cancel", "kill"])
 @pytest.mark.parametrize("held", [True, False])
 async def test_a_search_with_a_scheduler_of_another_python_can_be_cancelled(

@@ -17,7 +17,7 @@ from tuner.domain.events import Commanded, DriverStarted
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.errors import Conflict, LostLease, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, NotFound, StoreError, TunerError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.hosts.driven import Driven, DriverHost
 from tuner.hosts.upkeep.candidates import Candidates
@@ -59,9 +59,8 @@ class Driving:
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
         self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
-        self._foreign: dict[
-            int, tuple[int, float]
-        ] = {}  # experiment that needs another Python -> (epoch, seen since when)
+        # experiment that needs another Python -> (epoch, seen since when)
+        self._foreign: dict[int, tuple[int, float]] = {}
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
     def begin(self, record: ExperimentRecord, executor: str = "") -> None:
@@ -78,8 +77,15 @@ class Driving:
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
 
     async def leaves(self, record: ExperimentRecord) -> bool:
-        """Return whether to leave an experiment to another service, for `OTHERS_S`, since it needs another version of Python."""
-        if await self._why_not_here(record) is None or not await self._goes_on(record):
+        """Return True if an experiment is not to be driven here now.
+
+        One that needs another version of Python is left to a service that may have it, for `OTHERS_S`.
+        """
+        try:
+            foreign = await self._why_not_here(record) is not None and await self._goes_on(record)
+        except NotFound:  # it has just been deleted, and its code with it
+            return True
+        if not foreign:
             self._foreign.pop(record.id, None)
             return False
         now, (epoch, since) = time.monotonic(), self._foreign.get(record.id, (-1, 0.0))

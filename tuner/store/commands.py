@@ -92,7 +92,7 @@ class Commands:
 
 
 def lock(cursor: Cursor, experiment_id: int) -> None:
-    """Lock the row of an experiment until the end of the caller's transaction, in which a command is to be added.
+    """Lock the row of an experiment until the end of the caller's transaction, which is to add a command or delete the row.
 
     Raise NotFound if the experiment has been deleted.
     """

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Sequence
 
 from tuner.domain.states import ExperimentState
-from tuner.errors import NotFound, StoreError
+from tuner.errors import StoreError
+from tuner.store.commands import lock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 
@@ -31,7 +32,6 @@ UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION
 WHERE id = ? AND driver_epoch = COALESCE(?, driver_epoch)"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
-_LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
 _WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
@@ -66,17 +66,14 @@ def remove(database: Database, experiment_id: int) -> None:
                 _delete(cursor, table, "segment_id", segments)
             _delete(cursor, "segment", "id", segments)
     with database.write() as cursor:
-        cursor.execute(_LOCK, (experiment_id,))  # in PostgreSQL, another process may be adding a command
-        rows = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))
-        if not rows:
-            raise NotFound(f"no experiment with the internal id {experiment_id}")
+        lock(cursor, experiment_id)  # in PostgreSQL, another process may be adding a command
+        [(code, public_id)] = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))
         keys = [row[0] for row in cursor.rows("SELECT id FROM metric_key WHERE experiment_id = ?", (experiment_id,))]
         for table in OF_KEYS:
             _delete(cursor, table, "key_id", keys)
         for table in OF_EXPERIMENTS:
             _delete(cursor, table, "experiment_id", [experiment_id])
         _delete(cursor, "experiment", "id", [experiment_id])
-        [(code, public_id)] = rows
         cursor.execute(_DELIVERIES, (public_id,))
         cursor.execute(_WEBHOOKS, (public_id,))
         if code is not None:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +17,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from tests.store.examples import T0, a_report, a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, begin, until_blocked
 from tuner.cli.commands import app
 from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
@@ -174,6 +175,37 @@ def test_a_driver_that_starts_while_a_restore_waits_for_locks_is_seen(postgres_u
         with pytest.raises(Conflict, match=f"{made.public_id} is running"):
             restoring.result(timeout=30)
         assert store.experiments.get(made.public_id).driver_owner == "driver"
+
+
+@pytest.mark.postgres
+def test_a_restore_and_a_deletion_do_not_deadlock(postgres_url: str, tmp_path: Path) -> None:
+    """A deletion locks the experiment first, and its code last."""
+    with Store.open(postgres_url) as store:
+        backup(postgres_url, tmp_path / "copy")
+        with store._database.engine.connect() as deletion:
+            deletion.execute(text("UPDATE experiment SET id = id"))
+            restoring = threading.Thread(target=restore, args=(postgres_url, tmp_path / "copy"), kwargs={"force": True})
+            restoring.start()
+            until_blocked(postgres_url, restoring)
+            deletion.execute(text("DELETE FROM code WHERE hash = 'unused'"))
+            deletion.commit()
+            restoring.join()
+
+
+@pytest.mark.postgres
+def test_a_restore_beside_a_driver_is_refused_without_waiting_for_locks(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept all transactions waiting, and then failed because of a lock that somebody else held."""
+    monkeypatch.setattr(exchange, "LOCK_S", 1)
+    with Store.open(postgres_url) as store:
+        made, *_ = begin(store)
+        store.drivers.claim(made.id, "driver", 6000.0, time.time())
+        backup(postgres_url, tmp_path / "copy")
+        with store._database.engine.begin() as reader:
+            reader.execute(text("SELECT count(*) FROM trial"))
+            with pytest.raises(Conflict, match=f"{made.public_id} is running"):
+                restore(postgres_url, tmp_path / "copy", force=True)
 
 
 def test_a_folder_that_does_not_exist_is_named(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:

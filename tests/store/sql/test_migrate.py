@@ -8,6 +8,7 @@ import math
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -239,6 +240,38 @@ def test_a_migration_and_a_driver_of_an_earlier_version_do_not_deadlock(postgres
         assert migrate.revision(engine) == migrate.head()
         with engine.connect() as connection:
             assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "0"
+    finally:
+        migrate.migrate(engine)
+        engine.dispose()
+
+
+@pytest.mark.postgres
+def test_a_migration_waits_for_a_vacuum_without_other_locks(postgres_url: str) -> None:
+    """PostgreSQL ends its own vacuum for whoever has waited for a second. The migration gave up before that, for hours."""
+    import psycopg
+
+    engine = connect(postgres_url)
+    alone = """
+        SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock' GROUP BY pid
+        HAVING bool_or(NOT granted AND relation = 'code'::regclass) AND NOT bool_or(granted)"""
+    try:
+        with engine.begin() as connection:
+            downgraded(connection, "0028")
+        with (
+            psycopg.connect(postgres_url) as vacuum,
+            psycopg.connect(postgres_url, autocommit=True) as watch,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            vacuum.execute("LOCK TABLE code IN SHARE UPDATE EXCLUSIVE MODE")
+            migration = pool.submit(migrate.migrate, engine)
+            end = time.monotonic() + 30
+            try:
+                while watch.execute(alone).fetchone() is None:
+                    assert time.monotonic() < end
+            finally:
+                vacuum.rollback()
+                migration.result(60)
+        assert migrate.revision(engine) == migrate.head()
     finally:
         migrate.migrate(engine)
         engine.dispose()

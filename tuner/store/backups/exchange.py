@@ -73,24 +73,32 @@ def put_back(url: str, source: Path, *, force: bool = False) -> None:
     target = connect(url)
     try:
         migrate.migrate(target)
+        with translated("postgresql"), target.connect() as check:
+            _check_replaceable(check, url, force)
         with (
             translated("postgresql"),
             closing(reading(source)) as read,
             target.begin() as write,
         ):
             write.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
-            # Before the checks, so that no driver can start between them and the replacement, which would wait for these locks.
-            write.execute(text(f"LOCK TABLE {', '.join(metadata.tables)} IN ACCESS EXCLUSIVE MODE"))
-            if not force and write.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
-                raise Conflict(f"{shown_url(url)} has experiments, which would be lost; pass --force to replace them")
-            driven = write.execute(text(DRIVEN.replace("?", ":now")), {"now": time.time()}).first()
-            if driven is not None:
-                raise running(driven[0], driven[1])
+            # Other transactions begin with the table of experiments, so they then wait before they hold other locks.
+            names = sorted(metadata.tables, key=lambda name: name != "experiment")
+            write.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
+            _check_replaceable(write, url, force)  # again, because a driver may have started since
             write.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
             for table in metadata.sorted_tables:
                 _fill(write, table, read)
     finally:
         target.dispose()
+
+
+def _check_replaceable(target: Connection, url: str, force: bool) -> None:
+    """Raise Conflict if the database has experiments, and `force` is not given, or if one of them is running."""
+    if not force and target.execute(text("SELECT 1 FROM experiment LIMIT 1")).first():
+        raise Conflict(f"{shown_url(url)} has experiments, which would be lost; pass --force to replace them")
+    driven = target.execute(text(DRIVEN.replace("?", ":now")), {"now": time.time()}).first()
+    if driven is not None:
+        raise running(driven[0], driven[1])
 
 
 def running(public_id: str, lease_until: float) -> Conflict:

@@ -10,7 +10,7 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,14 @@ LOCK_MS = 300
 
 PostgreSQL looks for deadlocks after a second, by default.
 """
+
+_VACUUMED = """
+SELECT c.relname FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+WHERE l.granted AND l.mode = 'ShareUpdateExclusiveLock' AND pg_table_is_visible(c.oid)"""
+"""Finds the tables with a lock of the kind that a vacuum takes, in PostgreSQL."""
+
+_DEADLOCK_MS = "SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'"
 
 
 def scripts() -> Path:
@@ -212,18 +220,39 @@ def _lock_tables(connection: Connection) -> None:
     """
     there = set(inspect(connection).get_table_names()) & set(metadata.tables)
     # Transactions of drivers begin with the table of experiments, so they then wait before they hold other locks.
-    names = ", ".join(sorted(there, key=lambda name: (name != "experiment", name)))
+    names = sorted(there, key=lambda name: (name != "experiment", name))
+    while names and not _locked(connection, names, LOCK_MS):
+        _end_vacuums(connection, names)
+
+
+def _locked(connection: Connection, names: Sequence[str], patience_ms: int) -> bool:
+    """Lock tables. Return False, without locks, if another process keeps one of them for longer than `patience_ms`."""
     usual = connection.exec_driver_sql("SHOW lock_timeout").scalar()
-    while names:
-        try:
-            with connection.begin_nested():
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_MS}")
-                connection.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{usual}'")
-            return
-        except OperationalError as error:
-            if type(error.orig).__name__ not in ("LockNotAvailable", "DeadlockDetected"):
-                raise
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience_ms}")
+            connection.exec_driver_sql(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{usual}'")
+    except OperationalError as error:
+        if type(error.orig).__name__ not in ("LockNotAvailable", "DeadlockDetected"):
+            raise
+        return False
+    return True
+
+
+def _end_vacuums(connection: Connection, names: Sequence[str]) -> None:
+    """Let PostgreSQL end its own vacuums of these tables, which can take hours.
+
+    It ends one if another process has waited for the table for as long as `deadlock_timeout`. Nobody can wait for this process
+    meanwhile, because it holds no other lock.
+    """
+    found = set(connection.exec_driver_sql(_VACUUMED).scalars())
+    patience_ms = 1000 + int(connection.exec_driver_sql(_DEADLOCK_MS).scalar_one())
+    for name in names:
+        if name in found:
+            with connection.begin_nested() as alone:
+                _locked(connection, [name], patience_ms)
+                alone.rollback()
 
 
 def _check_references(connection: Connection) -> None:

@@ -240,6 +240,30 @@ describe("the chart of curves", () => {
     expect(zooms).toHaveLength(6);
   });
 
+  it("zooms by as many keys as were pressed, also if the page has not drawn the first part yet", async () => {
+    const zooms: (Zoom | null)[] = [];
+    const root = document.createElement("div");
+    const keyed = new CurvesPlot(root, LOOK, { ...handlers, onZoom: (zoom) => zooms.push(zoom) });
+    keyed.setData(data(many, { live: false }));
+    await settle();
+    const press = (key: string) => root.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const length = (zoom: Zoom | null | undefined) => zoom!.x.max - zoom!.x.min;
+    press("+");
+    press("+");
+    expect(length(zooms[1])).toBeCloseTo(length(zooms[0]) / 2, 6);
+    keyed.setZoom(zooms[1]!);
+    press("-");
+    press("-");
+    press("+");
+    expect(length(zooms[2])).toBeCloseTo(length(zooms[0]), 6);
+    expect(zooms[3]).toBeNull();
+    expect(length(zooms[4])).toBeCloseTo(length(zooms[0]), 6);
+    keyed.setZoom(zooms[0]!); // as by the mouse
+    press("+");
+    expect(length(zooms[5])).toBeCloseTo(length(zooms[1]), 6);
+    keyed.destroy();
+  });
+
   it("draws everything if as many other curves take the place of some", async () => {
     await begin(many.slice(0, 29));
     plot.setData(data(many.slice(1)));

@@ -139,6 +139,8 @@ export class CurvesPlot {
   private lines: Line[] = [];
   private view: Extent | null = null;
   private shown: Zoom | null = null;
+  /** The part for which keys have asked, until the page shows it. */
+  private keyed: Zoom | null = null;
   private zoomed: Zoom | null = null;
   private marked: number | null = null;
   private selected: number | null = null;
@@ -174,7 +176,7 @@ export class CurvesPlot {
   setLook(look: Look): void {
     if (JSON.stringify(look) === JSON.stringify(this.look)) return;
     this.look = look;
-    this.shown = null;
+    this.shown = this.keyed = null;
     this.plot?.destroy();
     this.build();
     if (this.zoomed) this.scale(this.zoomed);
@@ -217,6 +219,7 @@ export class CurvesPlot {
   setZoom(zoom: Zoom | null): void {
     if (JSON.stringify(zoom) === JSON.stringify(this.zoomed)) return;
     this.zoomed = zoom;
+    this.keyed = null;
     if (zoom) this.scale(zoom);
     else {
       this.shown = null;
@@ -315,19 +318,27 @@ export class CurvesPlot {
 
   /** Zoom and move by keys while the chart has the focus. Arrows without Shift are left to the page. */
   private readonly onKey = (event: KeyboardEvent): void => {
-    const { view, shown, look } = this;
+    const { view, look } = this;
+    const shown = this.keyed ?? this.shown;
     const change = BY_KEY[event.key];
     if (isShortcut(event) || (event.key.startsWith("Arrow") && !event.shiftKey) || (!change && event.key !== "0"))
       return;
     event.preventDefault();
     event.stopPropagation();
-    if (!change) return this.handlers.onZoom(null);
+    if (!change) return this.ask(null);
     if (!view || !shown) return;
     const [size, across, up] = change;
     const x = partAfter(shown.x, view.x, look.logX, size, across);
     const y = partAfter(shown.y, view.y, look.log, size, up);
-    this.handlers.onZoom(x === view.x && y === view.y ? null : { x, y });
+    this.ask(x === view.x && y === view.y ? null : { x, y });
   };
+
+  /** Ask for a part, or for everything, and let the next key go on from there: it may come before the page has drawn this one. */
+  private ask(zoom: Zoom | null): void {
+    const { view, zoomed } = this;
+    this.keyed = zoom ?? (zoomed && view && { x: view.x, y: view.y });
+    this.handlers.onZoom(zoom);
+  }
 
   /** Make the dragged area the view. A drag along one axis leaves the other as it is. */
   private zoom(u: uPlot): void {
