@@ -289,6 +289,26 @@ def test_a_study_that_has_ended_or_is_paused_can_be_created_again_without_close(
         study.close()
 
 
+def test_a_trial_whose_end_is_told_is_neither_paused_nor_stopped_early(store: Store) -> None:
+    """A paused trial was handed out again, and trained again for the result that it has."""
+    with study_of(num_samples=2, scheduler="fifo") as study:
+        trial = study.ask()
+        assert trial is not None
+        act(store, "pause", study.id)
+        while store.commands.pending([store.experiments.get(study.id).id]):
+            pass
+        trial.tell({"loss": 1.0})
+        assert study.ask() is None
+        assert study.state == "paused"
+        assert [each.state for each in study.result().trials] == ["completed"]
+    with study_of(num_samples=4, name="rungs") as study:
+        for number in range(4):
+            trial = study.ask()
+            assert trial is not None
+            trial.tell({"loss": float(number)})
+        assert [each.state for each in study.result().trials] == ["completed"] * 4
+
+
 def test_another_definition_under_the_same_name_is_refused() -> None:
     study_of().close()
     for options, what in (
