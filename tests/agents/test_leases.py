@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import httpx
 import pytest
 
 from tuner.agents.leases import Leases
+from tuner.domain.segments import Report
 from tuner.errors import ServiceError
 
 MOVED = {"location": "https://tuner.example.com/here"}
@@ -81,3 +84,28 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
 
     asyncio.run(ask())
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
+
+
+@pytest.mark.parametrize(("takes", "said"), [({"takes_last": True}, [None, True]), ({}, [None, None])])
+def test_a_service_that_knows_last_reports_is_told_of_them(takes: dict[str, bool], said: list[bool | None]) -> None:
+    bodies: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
+        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+
+    async def report() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0, **takes}
+        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
+        try:
+            for one in made:
+                await leases.report(lease, [one])
+        finally:
+            await leases.close()
+
+    asyncio.run(report())
+    assert [body.get("last") for body in bodies] == said

@@ -86,6 +86,8 @@ class Leases:
         *earlier, last = (_written(lease, report) for report in reports)
         for one in earlier:
             one.pop("waits")
+        if reports[-1].last and lease.get("takes_last"):  # older services refuse the field
+            last["last"] = True
         said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
         following = said["next_milestone"]
