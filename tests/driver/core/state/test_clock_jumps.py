@@ -7,6 +7,8 @@ import pytest
 from tests.driver.bench import Bench
 from tuner.domain import events as e
 from tuner.domain.experiment import Scaling
+from tuner.driver.core.actions import Fit
+from tuner.driver.core.decider import FIT_AGAIN_S
 from tuner.driver.recording import recording
 
 GPUS = Scaling(num_workers=2, use_gpu=True)
@@ -100,6 +102,18 @@ def test_a_time_limit_for_the_search_does_not_count_a_jump() -> None:
     bench.now += 60
     bench.reported(0)
     assert bench.core.experiment.finishing is not None
+
+
+def test_a_failed_fit_is_tried_again_soon_although_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(num_samples=1)
+    bench.now = 10_000.0
+    bench.started(0)
+    monkeypatch.setattr(bench.core.scheduler, "fit_request", lambda trials: {"some": "data"})
+    assert any(isinstance(action, Fit) for action in bench.reported(0).actions)
+    bench.feed(e.ModelFitted(time=bench.tick(), payload={}))
+    jump(bench, -3600.0)
+    bench.now += FIT_AGAIN_S
+    assert any(isinstance(action, Fit) for action in bench.reported(0).actions)
 
 
 def test_a_recording_does_not_count_a_jump() -> None:
