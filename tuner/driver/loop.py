@@ -128,6 +128,8 @@ class ExperimentLoop:
             self._early.append(item)
         else:
             self._compare_clocks()
+            if event.time > (now := self._clocks[0]):  # the clock was put back after it had stamped the event
+                item.event = replace(event, time=now)
             self._queue(item)
         return done
 
