@@ -369,9 +369,8 @@ class Driven:
         code = host.store.code.get(spec.code) if spec.code else None
         space_blob, parts_blob = runnable_space(code), runnable_parts(code)
         if code is not None and parts_blob is None and code.parts_blob is not None:
-            spec = without_parts(
-                spec
-            )  # another Python pickled the parts, so the experiment is only paused or cancelled here
+            # Another Python pickled the parts, so the experiment is only paused or cancelled here.
+            spec = without_parts(spec)
         space = Space.from_json(spec.space, space_blob, opaque=code is not None and space_blob != code.space_blob)
         # The user's stop functions run only in the process of `Judge`, so they are not imported here.
         with functions_by_name():

@@ -59,9 +59,8 @@ class Driving:
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
         self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
         self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
-        self._foreign: dict[
-            int, tuple[int, float]
-        ] = {}  # experiment that needs another Python -> (epoch, seen since when)
+        # experiment that needs another Python -> (epoch, seen since when)
+        self._foreign: dict[int, tuple[int, float]] = {}
         self._crashes: dict[str, tuple[int, int]] = {}  # public id -> (event_seq reached, crashes since)
 
     def begin(self, record: ExperimentRecord, executor: str = "") -> None:

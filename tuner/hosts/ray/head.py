@@ -126,9 +126,8 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
             )  # fmt: skip
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
-        _marker(home).write_text(
-            "", encoding="utf-8"
-        )  # `stop_head` deletes it, after it has changed what `stops_of` returns
+        # `stop_head` deletes this file, after it has changed what `stops_of` returns.
+        _marker(home).write_text("", encoding="utf-8")
         if stops is not None and stops_of(home) != stops:
             _marker(home).unlink(missing_ok=True)
             raise HeadStopped("Ray was shut down by `tuner serve --stop` before it was started")
