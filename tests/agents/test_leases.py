@@ -86,27 +86,26 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_a_trial_that_has_returned_its_result_asks_for_no_verdict_that_would_pause_it(last: bool) -> None:
-    sent: list[dict[str, Any]] = []
+@pytest.mark.parametrize(("takes", "said"), [({"takes_last": True}, [None, True]), ({}, [None, None])])
+def test_a_service_that_knows_last_reports_is_told_of_them(takes: dict[str, bool], said: list[bool | None]) -> None:
+    bodies: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(json.loads(request.content))
-        verdict = {"verdict": "continue", "reason": "", "next_milestone": None, "save_checkpoint": False}
+        bodies.append(json.loads(request.content))
+        verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
         return httpx.Response(200, json={**verdict, "wanted": "continue"})
 
     async def report() -> None:
         leases = Leases("http://service.invalid", None, "far", "agent")
         await leases.close()
         leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        lease: Any = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}
+        lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0, **takes}
+        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
         try:
-            verdict, _ = await leases.report(
-                lease, [Report(report_no=1, metrics={"loss": 1.0}, time=0.0, waits=True, last=last)]
-            )
-            assert verdict.action == "continue"
+            for one in made:
+                await leases.report(lease, [one])
         finally:
             await leases.close()
 
     asyncio.run(report())
-    assert [one["waits"] for one in sent] == [not last]
+    assert [body.get("last") for body in bodies] == said

@@ -225,14 +225,21 @@ def test_a_user_pauses_and_resumes(service: AgentService) -> None:
     assert service.ended(name)["state"] == "completed"
 
 
-def test_a_trial_that_is_completed_with_its_result_is_not_paused(sqlite_service: AgentService) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["with its end", "before its end"])
+def test_a_trial_that_has_ended_is_not_paused_at_its_last_report(sqlite_service: AgentService, at_once: bool) -> None:
     service = sqlite_service
-    name = service.create(num_samples=1)
+    name = service.create(num_samples=2, limits={"max_concurrent_trials": 1})
     got = service.ask(name)
+    assert got["takes_last"]
     service.post(f"/experiments/{name}/pause", status=202)
     service.until("the request to pause", lambda: service.about(got, "heartbeat")["wanted"] == "pause")
-    service.about(got, "complete", {"metrics": {"loss": 0.5}})
-    service.until("the end", lambda: service.trials(name)[0]["state"] == "completed")
+    if at_once:
+        service.about(got, "complete", {"metrics": {"loss": 0.5}})
+    else:
+        assert service.report(got, 1, 0.5, last=True)["verdict"] == "continue"
+        service.about(got, "complete")
+    service.until("the pause", lambda: service.get(f"/experiments/{name}")["state"] == "paused")
+    assert [trial["state"] for trial in service.trials(name)] == ["completed"]
 
 
 def test_pbt_exploits_over_agents(sqlite_service: AgentService) -> None:

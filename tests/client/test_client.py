@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import socket
 import threading
@@ -32,7 +33,7 @@ from tuner.client import protocol, synchronous
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
-from tuner.domain.events import Drawn
+from tuner.domain.events import Drawn, Failure
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
@@ -353,6 +354,25 @@ def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client
     for result in (Result.load(sqlite_store, made.public_id), client.experiment(made.public_id).result()):
         (bars,) = result.plot("importance").data
         assert dict(zip(bars.y, bars.x, strict=True)) == pytest.approx(found)
+
+
+def test_a_remote_result_has_the_values_that_a_retry_has_taken_over(client: Client, sqlite_store: Store) -> None:
+    space = {"x": tuner.uniform(0, 1), "noise": tuner.sample_from(lambda: random.random())}
+    bench = Bench(space=space, num_samples=1)
+    bench.started(0)
+    bench.ended(0, "failed", Failure(kind="user", message="ValueError: no", cause="exception"))
+    bench.command("retry", trial=0)
+    bench.command("continue")
+    bench.started(1)
+    bench.reported(1)
+    bench.ended(1, "returned")
+    made = sqlite_store.experiments.create(bench.spec)
+    epoch = sqlite_store.drivers.claim(made.id, "test", 60.0, T0)
+    trials, state = list(bench.core.trials), bench.core.state
+    batch = Batch(log=bench.log, trials=trials, state=state, summary=bench.core.summary())
+    sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+    result = client.experiment(made.public_id).result(bench.space)
+    assert result.trials[1].config == result.best_config == result.trials[0].config
 
 
 def test_values_that_are_not_finite_stay_so(client: Client, sqlite_store: Store) -> None:

@@ -450,6 +450,61 @@ async def test_a_jump_of_the_clock_is_in_the_log_before_the_next_event(monkeypat
     assert loop.core.trials[0].running_s < 60
 
 
+async def test_a_stop_function_sees_no_jump_of_the_clock_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, ahead = Memory(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", clock)
+    seen: list[float] = []
+
+    async def judge(number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        seen.append(metrics["time_total_s"])
+        return []
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        nonlocal ahead
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=clock.time(), **about))
+        for count in (1, 2):
+            event = e.Reported(time=clock.time(), report_no=count, iteration=count, metrics={"loss": 1.0}, **about)
+            await memory.loop.report([event])
+            ahead = 7200.0
+        return Outcome(kind="returned")
+
+    memory.judge, memory.run = judge, run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    loop._outside = True
+    assert await loop.run(1, None) is ExperimentState.COMPLETED
+    assert len(seen) == 2
+    assert max(seen) < 60
+
+
+async def test_a_report_that_is_judged_while_the_clock_is_put_back_does_not_count_the_jump(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, ahead = Memory(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", clock)
+
+    async def judge(number: int, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+        nonlocal ahead
+        ahead = -7200.0
+        return []
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=clock.time(), **about))
+        event = e.Reported(time=clock.time(), report_no=1, iteration=1, metrics={"loss": 1.0}, **about)
+        await memory.loop.report([event])
+        return Outcome(kind="returned")
+
+    memory.judge, memory.run = judge, run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    loop._outside = True
+    assert await loop.run(1, None) is ExperimentState.COMPLETED
+    assert loop.core.trials[0].running_s < 60
+    assert loop.core.experiment.running_s < 60
+
+
 async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_keeps_its_files() -> None:
     memory = Memory(reports=3, checkpoints=True)
     memory.pinned = {"c0-1"}

@@ -28,7 +28,7 @@ from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
-from tuner.experiment.operations.verbs import act_on_trial
+from tuner.experiment.operations.verbs import act, act_on_trial
 from tuner.sdk import study as study_module
 from tuner.sdk.study import Study
 from tuner.search import DefineByRunSearch, OptunaSearch
@@ -264,6 +264,49 @@ def test_a_study_that_this_process_has_open_is_refused_at_once(monkeypatch: pyte
             study_of()
         assert first.ask() is not None
     study_of().close()
+
+
+def test_a_study_that_has_ended_or_is_paused_can_be_created_again_without_close(store: Store) -> None:
+    """Such as by a cell of a notebook that is run again."""
+    options: dict[str, Any] = {"num_samples": 2, "scheduler": "fifo", "max_t": None}
+    first = study_of(**options)
+    trial = first.ask()
+    assert trial is not None
+    act(store, "pause", first.id)
+    while (answer := trial.report({"loss": 1.0}, checkpoint="saved")) == "continue":
+        pass
+    assert answer == "pause"
+    assert first.ask() is None
+    second = study_of(**options)
+    for _ in range(2):
+        trial = second.ask()
+        assert trial is not None
+        trial.tell({"loss": 0.5})
+    third = study_of(**options)
+    assert third.state == "completed"
+    assert third.ask() is None
+    for study in (third, second, first):
+        study.close()
+
+
+def test_a_trial_whose_end_is_told_is_neither_paused_nor_stopped_early(store: Store) -> None:
+    """A paused trial was handed out again, and trained again for the result that it has."""
+    with study_of(num_samples=2, scheduler="fifo") as study:
+        trial = study.ask()
+        assert trial is not None
+        act(store, "pause", study.id)
+        while store.commands.pending([store.experiments.get(study.id).id]):
+            pass
+        trial.tell({"loss": 1.0})
+        assert study.ask() is None
+        assert study.state == "paused"
+        assert [each.state for each in study.result().trials] == ["completed"]
+    with study_of(num_samples=4, name="rungs") as study:
+        for number in range(4):
+            trial = study.ask()
+            assert trial is not None
+            trial.tell({"loss": float(number)})
+        assert [each.state for each in study.result().trials] == ["completed"] * 4
 
 
 def test_another_definition_under_the_same_name_is_refused() -> None:

@@ -86,6 +86,8 @@ class Leases:
         *earlier, last = (_written(lease, report) for report in reports)
         for one in earlier:
             one.pop("waits")
+        if reports[-1].last and lease.get("takes_last"):  # older services refuse the field
+            last["last"] = True
         said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
         following = said["next_milestone"]
@@ -170,7 +172,7 @@ def _written(lease: Assignment, report: Report) -> dict[str, Any]:
         "checkpoint": None if report.checkpoint is None else _place(report.checkpoint),
         "offer": None if report.offer is None else start + report.offer,
         "age_s": max(0.0, report.age),
-        "waits": report.waits and not report.last,  # a trial that has returned its result must not be paused
+        "waits": report.waits,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
         self.decisions: list[DecisionResult] = []
         self.draws: dict[int, Mapping[str, Any]] = {}
+        self.tags: dict[int, Mapping[str, Any]] = {}  # trial -> the tags with which it was started
 
     def add(self, event: Event) -> None:
         """Add an event from the stream of the experiment's log."""
@@ -49,6 +50,8 @@ class Log:
                     payload=data["payload"],
                 )
             )
+            if data["kind"] == "start":
+                self.tags[data["payload"]["number"]] = data["payload"].get("tags", {})
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
@@ -88,7 +91,7 @@ def found_of(
     return Found(
         record=experiment_record(experiment),
         revisions=_revisions(experiment, space),
-        trials=[trial_record(trial) for trial in trials],
+        trials=[replace(trial_record(trial), tags=log.tags.get(trial.number, {})) for trial in trials],
         segments=by_trial,
         histories=log.histories,
         decisions=log.decisions,

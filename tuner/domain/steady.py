@@ -20,6 +20,10 @@ class SteadyTime:
         self._least = self.at(start)
         self._ahead += seconds
 
+    def continued(self, time: float, since: float) -> None:
+        """Record that another driver takes over at `time`. Steady time goes on from `since` even if the new clock is behind."""
+        self._ahead = min(self._ahead, time - since)
+
     def at(self, time: float) -> float:
         """Return the steady time of an event. Call this when the event is applied, in the order of the log.
 

@@ -271,6 +271,7 @@ class AskedDriver:
             checkpoint=info,
             step=step,
             waits=True,
+            last=last,
         )
         verdict = await self._loop.report([event]) or Verdict()
         if verdict.action != "continue":

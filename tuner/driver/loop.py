@@ -97,6 +97,7 @@ class ExperimentLoop:
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
+        self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
         self.deciding = asyncio.Lock()
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
@@ -127,6 +128,8 @@ class ExperimentLoop:
             self._early.append(item)
         else:
             self._compare_clocks()
+            if event.time > (now := self._clocks[0]):  # the clock was put back after it had stamped the event
+                item.event = replace(event, time=now)
             self._queue(item)
         return done
 
@@ -148,6 +151,7 @@ class ExperimentLoop:
         log.warning("the clock has jumped by %.1f s, or the machine was suspended", jump)
         item = _Item(e.ClockJumped(time=now, start=start, seconds=jump), asyncio.get_running_loop().create_future())
         self._queue(item)
+        self._jumped = item.done
         return item.done
 
     async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
@@ -155,13 +159,23 @@ class ExperimentLoop:
         if not events:
             return None
         last = events[-1]
-        judged = await self._judged(events) if self._outside else {}
+        judged: Mapping[int, e.StopJudged] = {}
+        if self._outside:
+            await self._know_jumps()
+            judged = await self._judged(events)
         for event in events:
             if (found := judged.get(event.report_no)) is not None:
                 self.put(found)
             if event is not last:
                 self.put(event)
         return await self.put(last, segment=last.ref if last.waits else None)
+
+    async def _know_jumps(self) -> None:
+        """Wait until the core knows of each jump of the clock, so that none counts as training of a trial to be judged."""
+        if self._early is None and self._stopped is None:
+            self._compare_clocks()
+            if self._jumped is not None and not self._jumped.done():
+                await asyncio.wait([self._jumped])  # not `await`: if this call were cancelled, so would be the future
 
     async def _judged(self, events: Sequence[e.Reported]) -> dict[int, e.StopJudged]:
         """Call the user's stop functions for reports that the core has not seen yet. Return the functions' answers by report_no.

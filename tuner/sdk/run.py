@@ -246,9 +246,8 @@ def _search(given: Mapping[str, Any]) -> Result:
         warn_of_distributions(given["space"] or {})
     warn_of_thresholds(given["stop"], given["metric"], given["mode"])
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
-    if (
-        not space.has_grid and plain_json(parts.searcher).get("type") != "grid"
-    ):  # a grid is run in addition to the points
+    # A grid is run in addition to the points.
+    if not space.has_grid and plain_json(parts.searcher).get("type") != "grid":
         warn_of_unused_points(given["points_to_evaluate"], given["num_samples"])
     if not given["space"] and parts.scheduler is not None:
         with mistakes:

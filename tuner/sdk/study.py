@@ -142,7 +142,7 @@ def create_study(
             )
         elif ignored := _ignored(record, spec):
             warnings.warn(ignored, UserWarning, stacklevel=above_this_package())
-        if any(study.id == record.public_id and study._driver is not None for study in list(_OPEN)):
+        if _is_driven_here(record):
             raise Conflict(
                 f"this process drives the study {name!r} ({record.public_id}) already: call close() on the object that "
                 "tuner.create_study has returned before, such as study.close(), or go on with that object"
@@ -160,6 +160,14 @@ def _not_here(config: dict[str, Any]) -> None:
 def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
     found = [r for r in store.experiments.named(name) if r.source == SOURCE and r.spec.project == project]
     return found[0] if found else None
+
+
+def _is_driven_here(record: ExperimentRecord) -> bool:
+    """Return True if an object of this process drives the study. None does once the study is paused or has ended."""
+    if record.state.ended or record.state == "paused":
+        return False
+    drivers = [study._driver for study in list(_OPEN) if study.id == record.public_id]
+    return any(driver is not None and not driver.over for driver in drivers)
 
 
 def _is_to_continue(store: Store, record: ExperimentRecord) -> bool:

@@ -346,6 +346,22 @@ def test_a_value_that_is_no_json_is_named() -> None:
     assert "/points_to_evaluate/1/lr" in errors(points_to_evaluate=[{"lr": 0.01}, {"lr": value}])
 
 
+class Meta:
+    """Has no value, as a tensor of torch's device "meta"."""
+
+    ndim = 0
+
+    def item(self) -> float:
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
+
+
+@pytest.mark.parametrize("value", [np.longdouble(1.5), Meta()], ids=["longdouble", "meta"])
+def test_a_number_that_has_no_plain_form_is_named(value: Any) -> None:
+    [(place, message)] = errors(limits={"time_budget_s": value}).items()
+    assert place == "/limits/time_budget_s"
+    assert "is not a JSON value" in message
+
+
 def test_a_loop_is_no_json() -> None:
     data: dict[str, Any] = {}
     data["space"] = data

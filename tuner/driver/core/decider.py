@@ -136,7 +136,7 @@ class Decider:
                 return self._after_suggestion(event)
             case e.ModelFitted():
                 self._fitting = False
-                self._fit_again = self.experiment.now if event.payload else self.experiment.now + FIT_AGAIN_S
+                self._fit_again = self.experiment.ran if event.payload else self.experiment.ran + FIT_AGAIN_S
                 return ()
             case (
                 e.Waiting()
@@ -564,7 +564,7 @@ class Decider:
     def _fit_request(self) -> Fit | None:
         """Return the model fit that the scheduler requests; None if it requests none now."""
         experiment = self.experiment
-        if experiment.state is not _X.RUNNING or experiment.finishing is not None or experiment.now < self._fit_again:
+        if experiment.state is not _X.RUNNING or experiment.finishing is not None or experiment.ran < self._fit_again:
             return None
         payload = self.scheduler.fit_request(self.trials.searched)
         if payload is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -71,7 +72,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if getattr(value, "ndim", None) == 0:
-        return value.item()
+        with contextlib.suppress(Exception):  # such as a tensor of the device "meta"
+            if isinstance(plain := value.item(), bool | int | float | str):
+                return plain  # else it may be another number of NumPy, such as a longdouble
     raise TypeError(f"{shown(value)} is not a JSON value")
 
 

@@ -440,7 +440,7 @@ class AgentGroups(SegmentGroups):
                     step=one.get("step"),
                     checkpoint=checkpoint_of(lease, one["iteration"], one.get("checkpoint")),
                     waits=one.get("waits", True),
-                    last=last and one is fresh[-1],
+                    last=last or one.get("last", False),
                     offer=one["offer"] - start if one.get("offer") is not None else None,
                     age=min(one.get("age_s", 0.0), time.monotonic() - lease.lent),
                 )

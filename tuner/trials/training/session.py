@@ -305,8 +305,8 @@ class Session:
         if lost and self.context.world_rank == 0:
             names = ", ".join(map(repr, lost[:5])) + ", ..." * (len(lost) > 5)
             self._warn(
-                f"the training function has returned {names}, which is not stored, because the function has also called "
-                "tuner.report: report these metrics before it returns"
+                f"the training function has returned metrics that it has not reported, so they are not stored: {names}. Pass "
+                "them to tuner.report before it returns"
             )
 
     def should_checkpoint(self) -> bool:

@@ -1440,6 +1440,12 @@ export interface components {
              * @description true if the user wants a checkpoint at the end of the training
              */
             checkpoint_at_end: boolean;
+            /**
+             * Takes Last
+             * @description true: a report may have the field `last`; older services do not send this, and refuse the field
+             * @default false
+             */
+            takes_last: boolean;
         };
         /**
          * AuditEntry
@@ -6816,6 +6822,12 @@ export interface components {
              * @default true
              */
             waits: boolean;
+            /**
+             * Last
+             * @description true if the training has ended with this report, and `complete` follows: the trial is not paused or stopped early
+             * @default false
+             */
+            last: boolean;
             /**
              * Earlier
              * @description the earlier reports of this trial that have not been sent yet, oldest first

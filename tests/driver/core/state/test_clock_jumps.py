@@ -7,6 +7,8 @@ import pytest
 from tests.driver.bench import Bench
 from tuner.domain import events as e
 from tuner.domain.experiment import Scaling
+from tuner.driver.core.actions import Fit
+from tuner.driver.core.decider import FIT_AGAIN_S
 from tuner.driver.recording import recording
 
 GPUS = Scaling(num_workers=2, use_gpu=True)
@@ -57,6 +59,30 @@ def test_a_report_that_was_made_before_a_jump_and_comes_after_it_does_not_count_
     assert bench.core.trials[0].running_s == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize(
+    "behind", [0.0, 36_000.0], ids=["after a jump that was put right", "on a machine that is behind"]
+)
+def test_time_goes_on_if_the_clock_of_the_next_driver_is_behind(behind: float) -> None:
+    bench = Bench(num_samples=1, scaling=GPUS)
+    bench.now = 100_000.0
+    bench.started(0)
+    bench.reported(0)
+    jump(bench, 36_000.0)
+    bench.reported(0, checkpoint=True)
+    successor = bench.successor()
+    successor.now = 100_010.0 - behind
+    successor.feed(e.DriverStarted(time=successor.now, epoch=2))
+    successor.started(0)
+    for _ in range(10):
+        successor.reported(0)
+    for core in (successor.core, successor.successor().core):
+        assert core.trials[0].running_s == 3.0 + 10.0
+        assert core.experiment.running_s == 3.0 + 1.0 + 10.0
+        assert core.summary()["gpu_hours"] == pytest.approx(2 * (3.0 + 10.0) / 3600)
+    found = recording(successor.log)
+    assert [report.seconds for report in found.trials[0].reports] == [1.0, 2.0] + [1.0] * 10
+
+
 def test_a_start_during_a_jump_counts_the_seconds_for_which_its_group_had_resources() -> None:
     bench = Bench(scaling=GPUS, num_samples=1)
     bench.feed(e.ClockJumped(time=1001.0, start=1.0, seconds=1000.0))
@@ -76,6 +102,18 @@ def test_a_time_limit_for_the_search_does_not_count_a_jump() -> None:
     bench.now += 60
     bench.reported(0)
     assert bench.core.experiment.finishing is not None
+
+
+def test_a_failed_fit_is_tried_again_soon_although_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(num_samples=1)
+    bench.now = 10_000.0
+    bench.started(0)
+    monkeypatch.setattr(bench.core.scheduler, "fit_request", lambda trials: {"some": "data"})
+    assert any(isinstance(action, Fit) for action in bench.reported(0).actions)
+    bench.feed(e.ModelFitted(time=bench.tick(), payload={}))
+    jump(bench, -3600.0)
+    bench.now += FIT_AGAIN_S
+    assert any(isinstance(action, Fit) for action in bench.reported(0).actions)
 
 
 def test_a_recording_does_not_count_a_jump() -> None:

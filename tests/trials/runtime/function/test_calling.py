@@ -135,7 +135,8 @@ def test_metrics_that_are_returned_after_reports_are_warned_of(capsys: pytest.Ca
         return seen[0].warning
 
     said = returning(loss=3.0, accuracy=0.5, auc=np.float32(0.9), model="net")
-    assert said.startswith("the training function has returned 'accuracy', 'auc', which is not stored")
+    assert said.startswith("the training function has returned metrics that it has not reported")
+    assert "not stored: 'accuracy', 'auc'." in said
     assert said in capsys.readouterr().err
     assert not returning(loss=3.0, model="net", history=[1, 2], done=True)
 

@@ -161,6 +161,12 @@ class Assignment(Model):
     checkpoint_at_end: Annotated[
         bool, Field(description="true if the user wants a checkpoint at the end of the training")
     ]
+    takes_last: Annotated[
+        bool,
+        Field(
+            description="true: a report may have the field `last`; older services do not send this, and refuse the field"
+        ),
+    ] = False
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
@@ -202,6 +208,13 @@ class AgentReport(EarlierReport):
         bool,
         Field(description="true if the agent waits for the verdict; if it does not, the verdict is always continue"),
     ] = True
+    last: Annotated[
+        bool,
+        Field(
+            description="true if the training has ended with this report, and `complete` follows: the trial is not paused or "
+            "stopped early"
+        ),
+    ] = False
     earlier: Annotated[
         list[EarlierReport],
         Field(

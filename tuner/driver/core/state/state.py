@@ -247,6 +247,8 @@ class State:
         if isinstance(event, e.ClockJumped):
             self.steady.jumped(event.start, event.seconds)
             self.pauses.without_driver(max(event.start, self.now), event.start + event.seconds)
+        elif isinstance(event, e.DriverStarted) and self.epoch:
+            self.steady.continued(event.time, self.ran)
         steady = self.steady.at(event.time)
         if self.begun:
             if self.counts_time and not isinstance(event, e.DriverStarted):
