@@ -13,7 +13,7 @@ import ray.tune
 import ray.tune.schedulers
 from ray.train.backend import BackendConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from ray.tune.search.optuna import OptunaSearch
 
 import tuner
@@ -228,6 +228,25 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("searcher", "limit"),
+    [
+        (ConcurrencyLimiter(OptunaSearch(), 2), 2),
+        (Repeater(ConcurrencyLimiter(OptunaSearch(), 3), 2), 3),
+        (BasicVariantGenerator(max_concurrent=4), 4),
+        (BasicVariantGenerator(), None),
+        (OptunaSearch(), None),
+    ],
+    ids=["limiter", "inside a repeater", "generator", "generator without one", "plain"],
+)
+def test_a_searcher_may_limit_how_many_trials_run_at_once(searcher: Any, limit: int | None) -> None:
+    assert run(train, search_alg=searcher)["max_concurrent_trials"] == limit
+    for theirs in (1, 9):
+        config = ray.tune.TuneConfig(search_alg=searcher, max_concurrent_trials=theirs)
+        assert run(train, tune_config=config)["max_concurrent_trials"] == min(theirs, limit or theirs)
+    assert run(train, search_alg=searcher, max_concurrent_trials=7)["max_concurrent_trials"] == 7
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (
@@ -240,6 +259,10 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
             "FailureConfig.fail_fast is not used: trials that fail",
         ),
         ({"tune_config": ray.tune.TuneConfig(trial_name_creator=str)}, "TuneConfig.trial_name_creator"),
+        (
+            {"search_alg": ConcurrencyLimiter(OptunaSearch(), 2, batch=True)},
+            "ConcurrencyLimiter.batch is not used: a trial starts",
+        ),
     ],
 )
 def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:

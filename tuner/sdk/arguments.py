@@ -49,6 +49,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         if given.get(name) is not None:
             brought |= read(given[name])
     brought = _objective(given, brought) | brought
+    limit = _concurrent_of(_part("search_alg", given, brought))
     if not isinstance(trainable, str):
         trainable, resources = _unwrapped(trainable, given)
         brought = resources | brought
@@ -61,6 +62,8 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought |= _of_objective(given["search_alg"] or brought.get("search_alg"))
         metric = given["metric"] or brought.get("metric")
         trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
+    if limit is not None:
+        brought["max_concurrent_trials"] = min(limit, brought.get("max_concurrent_trials") or limit)
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
     if any_local(environment):
         _check_reach(given, brought, "local directories of runtime_env", "/runtime_env")
@@ -317,13 +320,32 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
     """Return the metric and the mode of a Ray Tune scheduler or searcher, for calls that do not pass them as arguments."""
     out: dict[str, Any] = {}
     for name in ("scheduler", "search_alg"):
-        theirs = given.get(name) if given.get(name) is not None else brought.get(name)
-        for key, value in zip(("metric", "mode"), objective_of(theirs), strict=True):
+        for key, value in zip(("metric", "mode"), objective_of(_part(name, given, brought)), strict=True):
             if value is not None and given.get(key) is None:
                 out.setdefault(key, value)
     return out
 
 
+def _part(name: str, given: Mapping[str, Any], brought: Mapping[str, Any]) -> Any:
+    """Return the scheduler or searcher that the caller passed, as an argument or inside a Ray object."""
+    return given[name] if given.get(name) is not None else brought.get(name)
+
+
+def _concurrent_of(searcher: Any) -> int | None:
+    """Return how many trials may run at once according to a searcher of Ray Tune, or None if it sets no limit.
+
+    Only a ConcurrencyLimiter and a BasicVariantGenerator set one.
+    """
+    limits = []
+    while searcher is not None:
+        if type(searcher).__module__ in _LIMITING:
+            limits.append(searcher.max_concurrent)
+            _say_what_is_left_out(searcher, {"batch": "a trial starts as soon as another one has ended"})
+        searcher = getattr(searcher, "searcher", None)
+    return min((limit for limit in limits if limit), default=None)
+
+
+_LIMITING = ("ray.tune.search.concurrency_limiter", "ray.tune.search.basic_variant")
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
     "progress_reporter": "tuner.run(verbose=...) controls what is shown",
