@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,36 @@ def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
     with pytest.warns(UserWarning, match=named) as caught:
         run(train, **options)
     assert [warning.filename for warning in caught] == [__file__], "where it was said"
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        (
+            {"checkpoint_score_attribute": "acc"},
+            "attribute='acc' is not used: the checkpoints with the best loss are kept",
+        ),
+        (
+            {"checkpoint_score_attribute": "loss"},
+            "order='max' is not used: .* loss are kept .mode 'min'.; .*'keep_last': None",
+        ),
+        ({"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, None),
+        ({"checkpoint_score_attribute": "acc", "num_to_keep": None}, None),
+        ({}, None),
+    ],
+)
+def test_checkpoints_are_kept_by_the_objective(score: dict[str, Any], said: str | None) -> None:
+    for library in (ray.train, ray.tune):
+        run_config = library.RunConfig(checkpoint_config=library.CheckpointConfig(**{"num_to_keep": 2, **score}))
+        code: Any = trainer(run_config=run_config) if library is ray.train else train
+        options = {} if library is ray.train else {"run_config": run_config}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(code, tune_config=ray.tune.TuneConfig(metric="loss", mode="min"), **options)
+        found = [str(warning.message) for warning in caught if warning.filename == __file__]
+        assert len(found) == (said is not None)
+        if said is not None:
+            assert re.search(said, found[0])
 
 
 def test_callbacks_of_a_run_config_are_taken_over() -> None:

@@ -49,12 +49,14 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         if given.get(name) is not None:
             brought |= read(given[name])
     brought = _objective(given, brought) | brought
+    configs = [given["run_config"]] if given.get("run_config") is not None else []
     limit = _concurrent_of(_part("search_alg", given, brought))
     if not isinstance(trainable, str):
         trainable, resources = _unwrapped(trainable, given)
         brought = resources | brought
         if is_trainer(trainable):
             brought = _of_trainer(trainable, given) | brought
+            configs.append(trainable.run_config)
         if isinstance(trainable, Parameterized):
             _check_reach(given, brought, "objects of tuner.with_parameters", "/trainable")
         trainable = _stored(trainable, _storage(given, brought), given.get("address"))
@@ -62,6 +64,9 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought |= _of_objective(given["search_alg"] or brought.get("search_alg"))
         metric = given["metric"] or brought.get("metric")
         trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
+    objective = [given[name] or brought.get(name) for name in ("metric", "mode")]
+    for config in configs:
+        _say_how_checkpoints_are_ranked(_plain(getattr(config, "checkpoint_config", None)), *objective)
     if limit is not None:
         brought["max_concurrent_trials"] = min(limit, brought.get("max_concurrent_trials") or limit)
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
@@ -359,6 +364,22 @@ def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
         if _plain(getattr(config, name, None)):
             what = f"{type(config).__name__}.{name} is not used: {instead}"
             warnings.warn(what, UserWarning, stacklevel=above_this_package())
+
+
+def _say_how_checkpoints_are_ranked(config: Any, metric: Any, mode: Any) -> None:
+    """Warn if a `CheckpointConfig` ranks the checkpoints to keep by something other than the objective."""
+    by = _plain(getattr(config, "checkpoint_score_attribute", None))
+    if by is None or _plain(config.num_to_keep) is None or not (isinstance(metric, str) and isinstance(mode, str)):
+        return
+    order = config.checkpoint_score_order
+    if (by, order) == (metric, mode):
+        return
+    name, value = ("attribute", by) if by != metric else ("order", order)
+    what = (
+        f"{type(config).__name__}.checkpoint_score_{name}={value!r} is not used: the checkpoints with the best {metric} are kept "
+        f"(mode {mode!r}); checkpoint={{'keep_last': None}} keeps all"
+    )
+    warnings.warn(what, UserWarning, stacklevel=above_this_package())
 
 
 def above_this_package() -> int:
