@@ -273,6 +273,16 @@ def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
     assert [warning.filename for warning in caught] == [__file__], "where it was said"
 
 
+def test_a_timeout_of_the_process_group_is_not_used() -> None:
+    with pytest.warns(
+        UserWarning, match=r"TorchConfig.timeout_s is not used: .* 30 minutes.*init_process_group"
+    ) as caught:
+        run(trainer(torch_config=TorchConfig(timeout_s=7200)))
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        run(trainer(torch_config=TorchConfig(backend="gloo")))
+
+
 @pytest.mark.parametrize(
     ("score", "said"),
     [

@@ -219,6 +219,8 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     out = run_config(trainer.run_config) | scaling_config(trainer.scaling_config)
     if backend := getattr(trainer.backend_config, "backend", None):
         out["backend"] = backend
+    if getattr(trainer.backend_config, "timeout_s", _TIMEOUT_S) != _TIMEOUT_S:
+        _say_what_is_left_out(trainer.backend_config, {"timeout_s": _OWN_GROUP})
     if getattr(trainer, "datasets", None) and (room := _room_for_data({**out, **given})) is not None:
         out["max_concurrent_trials"] = room
     return out
@@ -351,6 +353,12 @@ def _concurrent_of(searcher: Any) -> int | None:
 
 
 _LIMITING = ("ray.tune.search.concurrency_limiter", "ray.tune.search.basic_variant")
+_TIMEOUT_S = 1800
+"""The timeout of a trial's process group, which is also the default of Ray's `TorchConfig`."""
+_OWN_GROUP = (
+    "a trial's process group has a timeout of 30 minutes, and torch.distributed.init_process_group(timeout=...) in the "
+    "training function replaces it"
+)
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
     "progress_reporter": "tuner.run(verbose=...) controls what is shown",
