@@ -403,7 +403,11 @@ def test_a_search_without_a_service_is_continued_and_its_trial_retried(
     assert "7 trials" in tell("continue", "failing", "--num-samples", "1")
     wrong = CliRunner().invoke(app, ["stop", "failing"])
     assert "also give the number" in str(wrong.exception)
-    assert "there is nothing to resume" in str(CliRunner().invoke(app, ["resume", "failing"]).exception)
+    refused = str(CliRunner().invoke(app, ["resume", "failing"]).exception)
+    assert "there is nothing to resume" in refused
+    retry, more = (tuple(command.split()) for command in re.findall(r"`tuner ([^`]*)`", refused))
+    assert more == ("continue", retried.experiment_id, "--num-samples", "8")
+    assert "8 trials" in tell(*retry[:-1], "0")
 
 
 def test_options_after_a_function_are_refused_with_the_order() -> None:

@@ -418,6 +418,26 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
         PopulationBasedTraining(**options).setup(context(num_samples=4))
 
 
+@pytest.mark.parametrize("kind", [PopulationBasedTraining, PB2])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("batch", r"batch: a constant of the search space \(int 32\); to let batch change, give it a range there"),
+        (
+            "opt/eps",
+            r"opt.eps: a constant of the search space \(float 0.5\); to let opt/eps change, give it a range there",
+        ),
+        ("decay", "decay: not in the search space; choose from lr; to let decay change, add it there with its range"),
+        ("opt/decay", "opt.decay: not in the search space; choose from lr; to let opt/decay change, add it there"),
+    ],
+)
+def test_what_is_to_change_needs_a_range_in_the_space(kind: type, path: str, says: str) -> None:
+    space = Space.from_python({"lr": uniform(0, 1), "batch": 32, "opt": {"eps": 0.5}})
+    option = {"hyperparam_bounds": {path: [0, 1]}} if kind is PB2 else {"hyperparam_mutations": {path: uniform(0, 1)}}
+    with pytest.raises(SpecError, match=says):
+        kind(**option).setup(context(num_samples=4, space=space))
+
+
 def test_what_the_experiment_must_have() -> None:
     with pytest.raises(SpecError, match="num_samples: population based training needs num_samples"):
         PopulationBasedTraining().setup(context())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import ray.tune
 import ray.tune.schedulers
 from ray.train.backend import BackendConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from ray.tune.search.optuna import OptunaSearch
 
 import tuner
@@ -228,6 +230,25 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("searcher", "limit"),
+    [
+        (ConcurrencyLimiter(OptunaSearch(), 2), 2),
+        (Repeater(ConcurrencyLimiter(OptunaSearch(), 3), 2), 3),
+        (BasicVariantGenerator(max_concurrent=4), 4),
+        (BasicVariantGenerator(), None),
+        (OptunaSearch(), None),
+    ],
+    ids=["limiter", "inside a repeater", "generator", "generator without one", "plain"],
+)
+def test_a_searcher_may_limit_how_many_trials_run_at_once(searcher: Any, limit: int | None) -> None:
+    assert run(train, search_alg=searcher)["max_concurrent_trials"] == limit
+    for theirs in (1, 9):
+        config = ray.tune.TuneConfig(search_alg=searcher, max_concurrent_trials=theirs)
+        assert run(train, tune_config=config)["max_concurrent_trials"] == min(theirs, limit or theirs)
+    assert run(train, search_alg=searcher, max_concurrent_trials=7)["max_concurrent_trials"] == 7
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (
@@ -240,12 +261,56 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
             "FailureConfig.fail_fast is not used: trials that fail",
         ),
         ({"tune_config": ray.tune.TuneConfig(trial_name_creator=str)}, "TuneConfig.trial_name_creator"),
+        (
+            {"search_alg": ConcurrencyLimiter(OptunaSearch(), 2, batch=True)},
+            "ConcurrencyLimiter.batch is not used: a trial starts",
+        ),
     ],
 )
 def test_what_is_not_used_is_said(options: dict[str, Any], named: str) -> None:
     with pytest.warns(UserWarning, match=named) as caught:
         run(train, **options)
     assert [warning.filename for warning in caught] == [__file__], "where it was said"
+
+
+def test_a_timeout_of_the_process_group_is_not_used() -> None:
+    with pytest.warns(
+        UserWarning, match=r"TorchConfig.timeout_s is not used: .* 30 minutes.*init_process_group"
+    ) as caught:
+        run(trainer(torch_config=TorchConfig(timeout_s=7200)))
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        run(trainer(torch_config=TorchConfig(backend="gloo")))
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        (
+            {"checkpoint_score_attribute": "acc"},
+            "attribute='acc' is not used: the checkpoints with the best loss are kept",
+        ),
+        (
+            {"checkpoint_score_attribute": "loss"},
+            "order='max' is not used: .* loss are kept .mode 'min'.; .*'keep_last': None",
+        ),
+        ({"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, None),
+        ({"checkpoint_score_attribute": "acc", "num_to_keep": None}, None),
+        ({}, None),
+    ],
+)
+def test_checkpoints_are_kept_by_the_objective(score: dict[str, Any], said: str | None) -> None:
+    for library in (ray.train, ray.tune):
+        run_config = library.RunConfig(checkpoint_config=library.CheckpointConfig(**{"num_to_keep": 2, **score}))
+        code: Any = trainer(run_config=run_config) if library is ray.train else train
+        options = {} if library is ray.train else {"run_config": run_config}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(code, tune_config=ray.tune.TuneConfig(metric="loss", mode="min"), **options)
+        found = [str(warning.message) for warning in caught if warning.filename == __file__]
+        assert len(found) == (said is not None)
+        if said is not None:
+            assert re.search(said, found[0])
 
 
 def test_callbacks_of_a_run_config_are_taken_over() -> None:
@@ -285,7 +350,7 @@ def test_a_trainer_of_another_framework() -> None:
     class TensorflowConfig(BackendConfig):
         backend = None
 
-    with pytest.raises(SpecError, match="sets up Tensorflow"):
+    with pytest.raises(SpecError, match=r"sets up Tensorflow .* a model of its own\. Pass .* with num_workers=1"):
         run(trainer(torch_config=TensorflowConfig()))  # type: ignore[arg-type]
 
 

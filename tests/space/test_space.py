@@ -338,6 +338,22 @@ def test_sample_from_is_keyed_by_trial_and_path() -> None:
     assert np.random.get_state()[1].tolist() == np_state
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda spec: spec.config.m.k,
+        lambda spec: spec["config"]["m"]["k"],
+        lambda spec: spec.get("config").m["k"],
+        lambda spec: spec["config"]["m"].get("other", 3),
+    ],
+)
+def test_sample_from_reads_the_configuration_in_each_form_of_ray_tune(function: Any) -> None:
+    space = Space.from_python({"m": {"k": randint(0, 5)}, "copy": sample_from(function)})
+    assert space.config({"m/k": 3}) == {"m": {"k": 3}, "copy": 3}
+    own = Space.from_python({"config": randint(0, 5), "copy": sample_from(lambda spec: spec["config"])})
+    assert own.config({"config": 2}) == {"config": 2, "copy": 2}
+
+
 def test_sample_from_may_return_a_part_of_the_configuration() -> None:
     space = Space.from_python(
         {"m": {"k": randint(0, 5)}, "copy": sample_from(lambda c: c.m), "l": [sample_from(lambda c: c["copy"])]}

@@ -49,11 +49,14 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         if given.get(name) is not None:
             brought |= read(given[name])
     brought = _objective(given, brought) | brought
+    configs = [given["run_config"]] if given.get("run_config") is not None else []
+    limit = _concurrent_of(_part("search_alg", given, brought))
     if not isinstance(trainable, str):
         trainable, resources = _unwrapped(trainable, given)
         brought = resources | brought
         if is_trainer(trainable):
             brought = _of_trainer(trainable, given) | brought
+            configs.append(trainable.run_config)
         if isinstance(trainable, Parameterized):
             _check_reach(given, brought, "objects of tuner.with_parameters", "/trainable")
         trainable = _stored(trainable, _storage(given, brought), given.get("address"))
@@ -61,6 +64,11 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought |= _of_objective(given["search_alg"] or brought.get("search_alg"))
         metric = given["metric"] or brought.get("metric")
         trainable = with_metrics(as_function(trainable), [metric] if isinstance(metric, str) else metric or ())
+    objective = [given[name] or brought.get(name) for name in ("metric", "mode")]
+    for config in configs:
+        _say_how_checkpoints_are_ranked(_plain(getattr(config, "checkpoint_config", None)), *objective)
+    if limit is not None:
+        brought["max_concurrent_trials"] = min(limit, brought.get("max_concurrent_trials") or limit)
     environment = given.get("runtime_env") or brought.pop("runtime_env", None) or {}
     if any_local(environment):
         _check_reach(given, brought, "local directories of runtime_env", "/runtime_env")
@@ -211,6 +219,8 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     out = run_config(trainer.run_config) | scaling_config(trainer.scaling_config)
     if backend := getattr(trainer.backend_config, "backend", None):
         out["backend"] = backend
+    if getattr(trainer.backend_config, "timeout_s", _TIMEOUT_S) != _TIMEOUT_S:
+        _say_what_is_left_out(trainer.backend_config, {"timeout_s": _OWN_GROUP})
     if getattr(trainer, "datasets", None) and (room := _room_for_data({**out, **given})) is not None:
         out["max_concurrent_trials"] = room
     return out
@@ -317,13 +327,38 @@ def _objective(given: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str
     """Return the metric and the mode of a Ray Tune scheduler or searcher, for calls that do not pass them as arguments."""
     out: dict[str, Any] = {}
     for name in ("scheduler", "search_alg"):
-        theirs = given.get(name) if given.get(name) is not None else brought.get(name)
-        for key, value in zip(("metric", "mode"), objective_of(theirs), strict=True):
+        for key, value in zip(("metric", "mode"), objective_of(_part(name, given, brought)), strict=True):
             if value is not None and given.get(key) is None:
                 out.setdefault(key, value)
     return out
 
 
+def _part(name: str, given: Mapping[str, Any], brought: Mapping[str, Any]) -> Any:
+    """Return the scheduler or searcher that the caller passed, as an argument or inside a Ray object."""
+    return given[name] if given.get(name) is not None else brought.get(name)
+
+
+def _concurrent_of(searcher: Any) -> int | None:
+    """Return how many trials may run at once according to a searcher of Ray Tune, or None if it sets no limit.
+
+    Only a ConcurrencyLimiter and a BasicVariantGenerator set one.
+    """
+    limits = []
+    while searcher is not None:
+        if type(searcher).__module__ in _LIMITING:
+            limits.append(searcher.max_concurrent)
+            _say_what_is_left_out(searcher, {"batch": "a trial starts as soon as another one has ended"})
+        searcher = getattr(searcher, "searcher", None)
+    return min((limit for limit in limits if limit), default=None)
+
+
+_LIMITING = ("ray.tune.search.concurrency_limiter", "ray.tune.search.basic_variant")
+_TIMEOUT_S = 1800
+"""The timeout of a trial's process group, which is also the default of Ray's `TorchConfig`."""
+_OWN_GROUP = (
+    "a trial's process group has a timeout of 30 minutes, and torch.distributed.init_process_group(timeout=...) in the "
+    "training function replaces it"
+)
 _TRIAL_NAMES = "trials are identified by their numbers"
 _NOT_RUN = {
     "progress_reporter": "tuner.run(verbose=...) controls what is shown",
@@ -337,6 +372,22 @@ def _say_what_is_left_out(config: Any, parts: Mapping[str, str]) -> None:
         if _plain(getattr(config, name, None)):
             what = f"{type(config).__name__}.{name} is not used: {instead}"
             warnings.warn(what, UserWarning, stacklevel=above_this_package())
+
+
+def _say_how_checkpoints_are_ranked(config: Any, metric: Any, mode: Any) -> None:
+    """Warn if a `CheckpointConfig` ranks the checkpoints to keep by something other than the objective."""
+    by = _plain(getattr(config, "checkpoint_score_attribute", None))
+    if by is None or _plain(config.num_to_keep) is None or not (isinstance(metric, str) and isinstance(mode, str)):
+        return
+    order = config.checkpoint_score_order
+    if (by, order) == (metric, mode):
+        return
+    name, value = ("attribute", by) if by != metric else ("order", order)
+    what = (
+        f"{type(config).__name__}.checkpoint_score_{name}={value!r} is not used: the checkpoints with the best {metric} are kept "
+        f"(mode {mode!r}); checkpoint={{'keep_last': None}} keeps all"
+    )
+    warnings.warn(what, UserWarning, stacklevel=above_this_package())
 
 
 def above_this_package() -> int:

@@ -377,7 +377,10 @@ def resume(
         record = store.experiments.get(id_of(store, experiment_id))
         reopens = record.state.ended
         if reopens and not any(asked.command == "continue" for asked in store.commands.pending([record.id])):
-            raise Conflict(f"{record.public_id} is {record.state}; there is nothing to resume")
+            raise Conflict(
+                f"{record.public_id} is {record.state}; there is nothing to resume. `tuner retry {record.public_id} NUMBER...` "
+                f"runs failed trials again, and `tuner continue {record.public_id} --num-samples 8` runs 8 more trials"
+            )
         if record.source == "study":
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"

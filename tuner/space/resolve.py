@@ -32,6 +32,11 @@ class View(dict[str, Any]):
             raise Unresolved
         return value
 
+    def __missing__(self, key: str) -> Any:
+        if key == "config":  # as in `spec["config"]["width"]`, which Ray Tune takes too
+            return self
+        raise KeyError(key)
+
     def get(self, key: str, default: Any = None) -> Any:
         try:
             return self[key]

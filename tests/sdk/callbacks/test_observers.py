@@ -311,6 +311,26 @@ def test_a_callback_of_a_process_without_the_functions_gets_everything_else(sqli
     assert reader.trials[0].config == {"x": 0.5, "net": {"width": 16}, "epochs": 3, "twice": None}
 
 
+@pytest.mark.parametrize("uploads", [True, False], ids=["later", "at once"])
+def test_a_callback_is_told_of_a_checkpoint_once_and_when_its_files_are_there(
+    sqlite_store: Store, uploads: bool
+) -> None:
+    reader = Reader(sqlite_store.experiments.get(committed(sqlite_store, 2)))
+    start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
+    saved = {"id": "ckp_1", "uri": "/there", "step": 1, "bytes": 9}
+    report = {"iteration": 1, "metrics": {"loss": 1.0}, "checkpoint": {**saved, "ready": not uploads}}
+    log = [("decision", start), ("segment_started", {}), ("reported", report)]
+    if uploads:
+        log.append(("checkpoint_saved", {"checkpoint": {**saved, "ready": True}}))
+    calls = [
+        list(reader.read(StreamItem(seq=seq, event=event, time=0.0, trial=0, data=data)))
+        for seq, (event, data) in enumerate(log, start=1)
+    ]
+    told = [(seq, call.keywords["checkpoint"]) for seq, at in enumerate(calls, start=1) for call in at
+            if call.method == "on_checkpoint"]  # fmt: skip
+    assert told == [(len(log), {**saved, "ready": True})]
+
+
 def test_a_callback_gets_the_values_that_a_retry_has_taken_over(sqlite_store: Store) -> None:
     record = sqlite_store.experiments.get(committed(sqlite_store, 2))
     space = Space.from_python({**SPACE, "noise": tuner.sample_from(lambda: random.random())})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import SpecError
+from tuner.names import option_meant
 from tuner.options import nearest
 from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
@@ -182,10 +183,23 @@ class Explorer:
         return source.perturb(value, factor), f"× {shown(factor)}"
 
 
+def missing(space: Space, path: str, known: Sequence[str]) -> str:
+    """Return the error for an option that names something other than a parameter of the space. known: the possible names."""
+    at: Any = space.constants()
+    for name in path.split("/"):
+        if not (isinstance(at, Mapping) and name in at):
+            break
+        at = at[name]
+    else:
+        return f"a constant of the search space ({show(at)}); to let {path} change, give it a range there"
+    more = "" if option_meant(path, known) else f"; to let {path} change, add it there with its range"
+    return f"not in the search space{nearest(path, known)}{more}"
+
+
 def _move(space: Space, path: str, mutation: Mutation) -> _Move:
     if path not in space:
         known = [parameter.path for parameter in space.parameters]
-        raise SpecError(f"not in the search space{nearest(path, known)}", f"/scheduler/{AT}/{path}")
+        raise SpecError(missing(space, path, known), f"/scheduler/{AT}/{path}")
     target = space[path]
     if mutation.values is not None:
         outside = [value for value in mutation.values if not target.contains(value)]

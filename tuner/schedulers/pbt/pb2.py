@@ -17,10 +17,11 @@ from tuner.domain.decisions import Exploit
 from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
-from tuner.options import check_number, nearest
+from tuner.options import check_number
 from tuner.schedulers.base import Fact, Fitted, SchedulerContext, TrialEnded, TrialReported, TrialStarted
 from tuner.schedulers.pbt import bandit
 from tuner.schedulers.pbt.bandit import Bandit, Floats, Observations
+from tuner.schedulers.pbt.explore import missing
 from tuner.schedulers.pbt.scheduler import PbtState, PopulationBasedTraining
 from tuner.schedulers.shared.blas import one_thread
 from tuner.space import Parameter
@@ -102,8 +103,8 @@ class PB2(PopulationBasedTraining):
         known = [p.path for p in space.parameters if p.kind != "choice"]
         for path, bounds in (self.hyperparam_bounds or {}).items():
             if path not in known:
-                why = "a choice, and the bandit changes only numbers" if path in space else "not in the search space"
-                raise SpecError(why + ("" if path in space else nearest(path, known)), f"/scheduler/{AT}/{path}")
+                is_choice = "a choice, and the bandit changes only numbers"
+                raise SpecError(is_choice if path in space else missing(space, path, known), f"/scheduler/{AT}/{path}")
             outside = [value for value in bounds if _beyond(space[path], value)]
             if outside:
                 raise SpecError(f"{outside[0]!r} is outside the parameter's domain", f"/scheduler/{AT}/{path}")

@@ -72,7 +72,7 @@ class Callback:
     def on_checkpoint(
         self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], checkpoint: Mapping[str, Any], **info: Any
     ) -> None:
-        """Handle a saved checkpoint. checkpoint: a dict with the keys ``id``, ``uri``, ``step`` and ``bytes``."""
+        """Handle a completely saved checkpoint. checkpoint: a dict with the keys ``id``, ``uri``, ``step`` and ``bytes``."""
 
     def on_trial_complete(self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], **info: Any) -> None:
         """Handle the end of a trial with the status "completed", "stopped" or "cancelled"."""

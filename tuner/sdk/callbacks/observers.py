@@ -154,7 +154,8 @@ class Reader:
                     self._begun.add(trial.number)
                     yield Call("on_trial_start", about)
                 yield Call("on_trial_result", {**about, "iteration": iteration, "result": dict(trial.last_result)})
-                if data["checkpoint"]:
+                # The files of a checkpoint that is not ready are still being written; `checkpoint_saved` will follow.
+                if data["checkpoint"] and data["checkpoint"].get("ready", True):
                     yield self._saved(trial, data["checkpoint"], about)
             case "checkpoint_saved":
                 yield self._saved(trial, data["checkpoint"], about)

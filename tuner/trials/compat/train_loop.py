@@ -34,8 +34,8 @@ class TrainLoop:
         backend = type(trainer.backend_config).__name__
         if backend not in ("TorchConfig", "BackendConfig"):
             raise SpecError(
-                f"{type(trainer).__name__} sets up {backend.removesuffix('Config')}, which trials here do not have; "
-                "pass its training function to tuner.run instead",
+                f"{type(trainer).__name__} sets up {backend.removesuffix('Config')} between its workers, which trials here do "
+                "not have: each rank would train a model of its own. Pass its training function to tuner.run, with num_workers=1",
                 "/trainable",
             )
         return cls(
