@@ -101,6 +101,15 @@ def test_conditions_hold_together(store: Store, where: list[str], expected: list
     assert numbers(store, made.id, where=where) == expected
 
 
+@pytest.mark.parametrize(
+    "condition", ["waiting~GPU", "waiting=GPU", 'waiting?=["GPU"]', "waiting>3", "params.nothing=adam", "last.nothing<0.5"]
+)
+def test_a_column_without_values_meets_no_condition(store: Store, condition: str) -> None:
+    made, _, _ = seven(store)
+    assert numbers(store, made.id, where=[condition]) == []
+    assert numbers(store, made.id, where=["waiting?=[null]"]) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_conditions_are_read_as_they_are_written() -> None:
     assert Filter.parse("params.a=b>=c") == Filter("params.a", "=", "b>=c")
     assert Filter.parse("best_value <= 1e-3") == Filter("best_value", "<=", "1e-3")

@@ -93,6 +93,8 @@ class Column:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Column:
+        if all(value is None for value in values):  # numbers and texts are accepted in conditions, and no value meets them
+            return cls(np.full(len(values), math.nan), ())
         if all(value is None or isinstance(value, int | float) for value in values):
             return cls(np.array([math.nan if value is None else value for value in values], np.float64))
         # An array of texts would take the memory of its longest text for each of them.
