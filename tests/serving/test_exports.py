@@ -118,6 +118,22 @@ def test_a_module_and_a_checkpoint_are_enough(tmp_path: Path) -> None:
     assert facts["inputs"] == [{"name": "input", "shape": [1, 2], "dtype": "float32"}]
 
 
+def test_the_file_and_the_key_of_the_weights_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, model = a_checkpoint(tmp_path / "saved", torch.nn.Linear(1, 1)), torch.nn.Linear(2, 1)
+    torch.save({"old": checkpoint.path, "ema": model.state_dict()}, tmp_path / "saved" / "model.pt")
+    with pytest.raises(CheckpointError, match=r"pass file=, one of model\.pt, state\.pt"):
+        tuner.export(checkpoint, tmp_path / "model")
+    for made in (None, torch.nn.Linear(2, 1)):
+        folder = tuner.export(checkpoint, tmp_path / f"{made}", model=made, file="model.pt", key="ema")
+        assert load_file(folder / "model.safetensors")["weight"].tolist() == model.weight.tolist()
+    with pytest.raises(SpecError, match=r"key: a LightningModule is loaded from checkpoint\.ckpt"):
+        tuner.export(checkpoint, tmp_path / "model", model=lit_net("pytorch_lightning", keeps=True), key="ema")
+    monkeypatch.setattr("tuner.cli.service.experiments.result", lambda settings, experiment: checkpoint)
+    command = ["export-model", "two", str(tmp_path / "exported"), "--file", "model.pt", "--key", "ema"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert load_file(tmp_path / "exported" / "model.safetensors")["bias"].tolist() == model.bias.tolist()
+
+
 def test_a_lightning_class_makes_itself(tmp_path: Path) -> None:
     LitNet = lit_net("lightning.pytorch", keeps=True)
     trained = LitNet(width=5)

@@ -101,6 +101,38 @@ def test_conditions_hold_together(store: Store, where: list[str], expected: list
     assert numbers(store, made.id, where=where) == expected
 
 
+@pytest.mark.parametrize(
+    "condition",
+    ["waiting~GPU", "waiting=GPU", 'waiting?=["GPU"]', "waiting>3", "params.nothing=adam", "last.nothing<0.5"],
+)
+def test_a_column_without_values_meets_no_condition(store: Store, condition: str) -> None:
+    made, _, _ = seven(store)
+    assert numbers(store, made.id, where=[condition]) == []
+    assert numbers(store, made.id, where=["waiting?=[null]"]) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("params.opt~1lr>=0.2", [2, 3]),
+        ("params.opt~1name=a~1", [0, 1]),
+        ("params.opt~1name~A~", [0, 1, 2, 3]),
+        ('params.opt~1name?=["b=a~0"]', [2, 3]),
+        ("params.a<b>1", [2, 3]),
+        ("params.opt~", [0, 1, 2, 3]),
+        ("last.p>0.5=1", [1]),
+    ],
+)
+def test_names_may_contain_operators(store: Store, condition: str, expected: list[int]) -> None:
+    made, epoch, trials = begin(store, 4)
+    for trial in trials:
+        text = "a~1" if trial.number < 2 else "b=a~0"
+        trial.params = {"opt": "~1lr", "opt~1lr": trial.number / 10, "opt~1name": text, "a<b": trial.number}
+        trial.last = {"p>0.5": float(trial.number)}
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert numbers(store, made.id, where=[condition]) == expected
+
+
 def test_conditions_are_read_as_they_are_written() -> None:
     assert Filter.parse("params.a=b>=c") == Filter("params.a", "=", "b>=c")
     assert Filter.parse("best_value <= 1e-3") == Filter("best_value", "<=", "1e-3")

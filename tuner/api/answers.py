@@ -114,12 +114,16 @@ def found_experiment(store: Store, experiment_id: str) -> ExperimentRecord:
 
 
 def shown_experiment(store: Store, record: ExperimentRecord, status: int = 200) -> Response:
-    """Return the response that shows an experiment.
+    """Return the response that shows an experiment."""
+    return answer_with_revision(Experiment.of(record, store.metrics.names(record.id)), status)
+
+
+def answer_with_revision(model: Experiment, status: int, headers: dict[str, str] | None = None) -> Response:
+    """Return a response that shows an experiment.
 
     Its ETag begins with the experiment's revision. If-Match compares only this part.
     """
-    model = Experiment.of(record, store.metrics.names(record.id))
-    return answer(model, status, tag=f'"{record.revision}-{etag(model.model_dump_json().encode())[1:]}')
+    return answer(model, status, headers, tag=f'"{model.revision}-{etag(model.model_dump_json().encode())[1:]}')
 
 
 def shown_trial(store: Store, record: TrialRecord, status: int = 200) -> Response:

@@ -21,7 +21,13 @@ from tuner.settings import Settings
 
 
 def export_model(
-    result: Result, folder: Path, model: str | None, formats: Sequence[Any], example_input: str | None
+    result: Result,
+    folder: Path,
+    model: str | None,
+    formats: Sequence[Any],
+    example_input: str | None,
+    file: str | None,
+    key: str | None,
 ) -> Path:
     """Export the best model of a search into a new folder, and return the folder.
 
@@ -36,6 +42,8 @@ def export_model(
         model=None if model is None else imported(model),
         formats=formats,
         example_input=example() if callable(example) else example,
+        file=file,
+        key=key,
     )
 
 

@@ -38,6 +38,8 @@ def export(
     example_input: Any = None,
     dynamic_batch: bool = True,
     config: Mapping[str, Any] | None = None,
+    file: str | None = None,
+    key: str | None = None,
 ) -> Path:
     """Write the best model of a search into a new folder, with a model card, and return the folder.
 
@@ -60,6 +62,9 @@ def export(
         dynamic_batch: let the first dimension of each tensor in `example_input` have any size, if the model can handle it.
             The example then needs at least two rows. False fixes all sizes.
         config: the configuration of the model, if `source` is a checkpoint.
+        file: the file of the checkpoint with the weights, such as "model.pt" beside "optimizer.pt". By default, the only file
+            with a common suffix.
+        key: the key of the weights in this file. By default, a common key such as "model" or "state_dict".
 
     Raises:
         SpecError: a format is unknown, or a format lacks its model, its example input or its library.
@@ -74,7 +79,7 @@ def export(
     args, kwargs = _called_with(example_input)
     if dynamic_batch:
         _check_rows(formats, args, kwargs)
-    made = None if model is None else _model(found, model)
+    made = None if model is None else _model(found, model, file, key)
     name = None if made is None else f"{type(made).__module__}.{type(made).__qualname__}"
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
@@ -82,7 +87,7 @@ def export(
         aside.chmod(0o755)
         files: dict[str, str] = {}
         if "safetensors" in formats:
-            weights = load_weights(found.checkpoint) if made is None else made.state_dict()
+            weights = load_weights(found.checkpoint, file=file, key=key) if made is None else made.state_dict()
             files[FILES["safetensors"]] = _write_safetensors(aside / FILES["safetensors"], weights, found)
         if made is not None and {"torch_export", "onnx"} & set(formats):
             program = _program(made, args, kwargs, dynamic_batch)
@@ -136,9 +141,12 @@ def _called_with(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(example_input) if isinstance(example_input, tuple | list) else (example_input,)), {}
 
 
-def _model(found: Origin, model: Any) -> torch.nn.Module:
+def _model(found: Origin, model: Any, file: str | None, key: str | None) -> torch.nn.Module:
     if inspect.isclass(model):
         if hasattr(model, "load_from_checkpoint"):
+            if file is not None or key is not None:
+                where = "/key" if file is None else "/file"
+                raise SpecError("a LightningModule is loaded from checkpoint.ckpt: leave file and key out", where)
             from tuner.trials.lightning.load import load_model as load_module  # Lightning may not be installed
 
             loaded: torch.nn.Module = load_module(found.checkpoint, model)
@@ -151,7 +159,7 @@ def _model(found: Origin, model: Any) -> torch.nn.Module:
     made = model if isinstance(model, torch.nn.Module) else model(dict(found.config))
     if not isinstance(made, torch.nn.Module):
         raise SpecError(f"expected a torch.nn.Module or a function that returns one, got {made!r}", "/model")
-    return load_model(found.checkpoint, made)
+    return load_model(found.checkpoint, made, file=file, key=key)
 
 
 def _write_safetensors(path: Path, weights: Mapping[str, torch.Tensor], found: Origin) -> str:

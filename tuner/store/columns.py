@@ -71,6 +71,15 @@ class Filter:
         at, _, operator = min(found)
         return cls(check_name(text[:at].strip(), "/where"), operator, text[at + len(operator) :].strip())
 
+    def others(self) -> list[Filter]:
+        """Return the conditions with longer names that have the same text, the one with the longest name first.
+
+        The name of a parameter or a metric may contain an operator: ``params.opt~1lr<0.01`` is about the parameter "opt/lr".
+        """
+        text, first = f"{self.name}{self.operator}{self.value}", len(self.name) + len(self.operator)
+        starts = [(at, op) for at in range(len(text) - 1, first, -1) for op in OPERATORS if text.startswith(op, at)]
+        return [Filter(text[:at].strip(), op, text[at + len(op) :].strip()) for at, op in starts]
+
 
 def check_name(name: str, pointer: str) -> str:
     """Return the name, or raise SpecError if there is no such column."""
@@ -93,6 +102,10 @@ class Column:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Column:
+        if all(
+            value is None for value in values
+        ):  # numbers and texts are accepted in conditions, and no value meets them
+            return cls(np.full(len(values), math.nan), ())
         if all(value is None or isinstance(value, int | float) for value in values):
             return cls(np.array([math.nan if value is None else value for value in values], np.float64))
         # An array of texts would take the memory of its longest text for each of them.
@@ -275,8 +288,18 @@ class Columns:
         """Return a mask, by position, of the trials that meet all conditions."""
         fits = np.ones(len(self), np.bool_)
         for condition in where:
-            fits &= self.column(condition.name).fits(condition)
+            meant = self._meant(condition)
+            fits &= self.column(meant.name).fits(meant)
         return fits
+
+    def _meant(self, condition: Filter) -> Filter:
+        """Return the condition. If a trial has a parameter or a metric with a longer name that the text may mean, it is meant."""
+        stored = _stored(condition.name)
+        if stored == condition.name:
+            return condition
+        others = condition.others()
+        known = {f"{stored}.{inner}" for kept in self._values[stored] for inner in kept or ()} if others else set()
+        return next((other for other in others if other.name in known), condition)
 
     def order(self, sort: str) -> NDArray[np.intp]:
         """Return the positions of the trials, ordered by the column `sort`. A minus before its name means descending order.

@@ -134,6 +134,15 @@ async def test_a_replay_gets_the_first_answer_though_the_file_is_gone_and_the_ex
     assert other.status_code == 409
 
 
+async def test_the_etag_of_a_new_experiment_works_in_if_match(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
+    made = await client.post(API, json=spec)
+    forked = await client.post(f"{API}/{made.json()['id']}/fork", json={})
+    for one in (made, forked):
+        for status in (200, 412):  # the second change comes too late
+            url, tag = f"{API}/{one.json()['id']}", {"If-Match": one.headers["etag"]}
+            assert (await client.patch(url, json={"notes": "mine"}, headers=tag)).status_code == status
+
+
 async def test_the_same_idempotency_key_answers_the_same(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
     first, second = [await client.post(API, json=spec, headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert (first.status_code, second.status_code) == (201, 201)

@@ -143,6 +143,25 @@ def test_export(search: Search, sqlite_store: Store, tmp_path: Path, form: str) 
     assert found["accuracy"].tolist() == pytest.approx(expected["accuracy"].tolist(), nan_ok=True)
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_a_dash_exports_to_standard_output(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    output("export", "halved", str(tmp_path / f"out.{form}"), "--history")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(commands.app, ["export", "halved", "-", "--format", form, "--history"])
+    assert done.stdout_bytes == (tmp_path / f"out.{form}").read_bytes()
+    assert not (tmp_path / "-").exists()
+    refused = CliRunner().invoke(commands.app, ["export", "halved", "-"])
+    assert str(refused.exception).startswith("format: standard output has no ending: pass --format")
+
+
+def test_a_dash_submits_standard_input(server: str, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    done = CliRunner().invoke(commands.app, ["submit", "-"], input=yaml.safe_dump(SPEC))
+    assert sqlite_store.experiments.get(done.stdout.strip()).name == SPEC["name"]
+
+
 def test_numbers_are_exported_to_json_with_all_their_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     space = {"lr": tuner.grid_search([1.5e-11, 0.1])}

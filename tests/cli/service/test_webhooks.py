@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tests.api.conftest import serving
 from tests.api.webhooks.test_webhooks import Receiver, receiver, verify
+from tests.store.examples import a_spec
 from tuner.api import create_app
 from tuner.api.webhooks import deliver
 from tuner.cli.commands import app
@@ -36,6 +37,14 @@ def output(*arguments: str, status: int = 0) -> str:
         raise done.exception
     assert done.exit_code == status, done.output
     return done.output
+
+
+def test_the_experiment_of_a_webhook_may_be_named(address: str, sqlite_store: Store) -> None:
+    made = sqlite_store.experiments.create(a_spec(name="my digits"))
+    output("add", "https://example.com/hook", "experiment.completed", "--experiment", "my digits")
+    assert output("list").split()[1] == made.public_id
+    with pytest.raises(NotFound, match="no experiment 'my digit'; did you mean 'my digits'"):
+        output("add", "https://example.com/hook", "experiment.completed", "--experiment", "my digit")
 
 
 def test_a_webhook_is_added_tested_listed_and_removed(address: str, receiver: Receiver) -> None:

@@ -25,7 +25,9 @@ SHOWN = 20
 
 @group.command(cls=OnService)
 def submit(
-    spec: Annotated[Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment")],
+    spec: Annotated[
+        Path, typer.Argument(help="a YAML or JSON file with the spec of an experiment, or - for standard input")
+    ],
     key: IdempotencyKey = None,
     code: Annotated[
         Path | None,
@@ -194,7 +196,10 @@ def best(experiment: ExperimentName) -> None:
 def export(
     experiment: ExperimentName,
     file: Annotated[
-        Path, typer.Argument(help="the file to write; its ending (.csv, .json or .parquet) determines the format")
+        Path,
+        typer.Argument(
+            help="the file to write, or - for standard output; the ending (.csv, .json or .parquet) determines the format"
+        ),
     ],
     form: Annotated[
         str | None,

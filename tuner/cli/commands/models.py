@@ -37,13 +37,23 @@ def export_model(
             help="an example input of the model, or a function that returns one, as FILE.py:NAME or module:name"
         ),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            help="the file of the checkpoint with the weights, such as model.pt; default: the only one with a common suffix"
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="the key of the weights in this file; default: a common one, such as model or state_dict"),
+    ] = None,
 ) -> None:
     """Write the best model of an experiment, with a model card, into a new folder, and print the path of the folder."""
     from tuner.cli import serving
     from tuner.cli.service import experiments
 
     result = experiments.result(command_settings(), experiment)
-    print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input))
+    print(serving.export_model(result, folder, model, formats or ["safetensors"], example_input, file, key))
 
 
 @group.command("serve-model", cls=OnService)

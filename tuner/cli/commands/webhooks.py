@@ -24,7 +24,9 @@ def add_webhook(
         typer.Argument(help="the events to send, such as: experiment.completed trial.failed"),
     ],
     project: Annotated[str | None, typer.Option(help="send only events of this project")] = None,
-    experiment: Annotated[str | None, typer.Option(help="send only events of this experiment, exp_...")] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="send only events of this experiment: exp_..., or its name")
+    ] = None,
     slack: Annotated[
         bool, typer.Option("--slack", help="send messages in the format of Slack's incoming webhooks")
     ] = False,

@@ -6,8 +6,10 @@ service, by default the one on this machine.
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from tuner.client.synchronous import Client
 
 Row = dict[str, Any]
+DASH = Path("-")
+"""The name that stands for standard input or standard output."""
 FORMATS = ("csv", "json", "parquet")
 PATIENCE_S = 5.0
 """Seconds after which a command stops trying to reach the service."""
@@ -316,12 +320,15 @@ def lines(row: Row) -> Iterator[str]:
 def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     """Write a result to a file, with a row for each trial, or for each report if `history` is True.
 
+    file: the file; ``-`` is standard output.
     form: the format. None: the file's ending determines the format.
 
     Raises:
         SpecError: there is no such format, or the file cannot be written.
     """
     form = form or file.suffix.removeprefix(".")
+    if not form and file == DASH:
+        raise SpecError(f"standard output has no ending: pass --format with one of {', '.join(FORMATS)}", "/format")
     if form not in FORMATS:
         raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
     frame: pd.DataFrame = found.dataframe(history)
@@ -330,18 +337,27 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
         if form == "parquet" and not _has_one_type(column):
             column = column.map(str, na_action="ignore")
         frame[name] = column
+    buffer = io.BytesIO()
+    target = buffer if file == DASH else file
     try:
         match form:
             case "csv":
-                frame.to_csv(file, index=False)
+                frame.to_csv(target, index=False)
             case "json":
                 # frame.to_json would round numbers to 15 decimal places at best.
                 rows = frame.astype(object).to_dict("records")
-                file.write_text(dumps(rows, indent=1) + "\n", encoding="utf-8")
+                text = (dumps(rows, indent=1) + "\n").encode()
+                if isinstance(target, Path):
+                    target.write_bytes(text)
+                else:
+                    target.write(text)
             case "parquet":
-                frame.to_parquet(file, index=False)
+                frame.to_parquet(target, index=False)
     except OSError as error:
         raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
+    if file == DASH:
+        sys.stdout.buffer.write(buffer.getvalue())
+        sys.stdout.buffer.flush()
 
 
 def _has_one_type(column: pd.Series[Any]) -> bool:
@@ -408,9 +424,9 @@ def _named(name: str, found: str, number: int | None = None) -> str:
 
 
 def _spec(file: Path) -> Mapping[str, Any]:
-    """Return the spec in a YAML or JSON file."""
+    """Return the spec in a YAML or JSON file. The file ``-`` is standard input."""
     try:
-        content = file.read_bytes()
+        content = sys.stdin.buffer.read() if file == DASH else file.read_bytes()
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
     try:

@@ -30,7 +30,7 @@ def added(
             url,
             events,
             project=project,
-            experiment_id=experiment,
+            experiment_id=None if experiment is None else client.experiment(experiment).get().id,
             format="slack" if slack else "json",
             threshold=threshold,
         )

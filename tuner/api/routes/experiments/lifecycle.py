@@ -21,6 +21,7 @@ from tuner.api.answers import (
     PageSize,
     Route,
     answer,
+    answer_with_revision,
     checked,
     found_experiment,
     json_body,
@@ -329,7 +330,7 @@ def _created(record: ExperimentRecord) -> Response:
     So a repeated request gets the same response even if the experiment has changed in the meantime.
     """
     first = schemas.Experiment.once(record.as_created(), [])
-    return answer(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
+    return answer_with_revision(first, 201, {"Location": f"/api/v1/experiments/{record.public_id}"})
 
 
 def _in_project(here: Context, data: Any) -> Any:
