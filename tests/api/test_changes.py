@@ -116,6 +116,16 @@ class Follower:
         return found
 
 
+def test_a_client_that_is_ahead_of_a_restored_log_is_told_to_read_everything_again(
+    server: str, sqlite_store: Store
+) -> None:
+    made, _, _ = begin(sqlite_store, 3)
+    client = Follower(server, made.public_id, seq=1_000)
+    with client.connected() as messages:
+        first = next(messages)
+    assert (first["reset"], first["seq"]) == (True, sqlite_store.experiments.get(made.public_id).last_event_seq)
+
+
 def _place(segment: Row) -> tuple[int, int]:
     return segment["trial_number"], segment["ordinal"]
 

@@ -33,6 +33,9 @@ T = TypeVar("T")
 Message = tuple[int, bytes]
 """A message to clients: (event_seq of the last log entry that the message covers, bytes of the message)."""
 
+BEFORE_ALL = -1
+"""The place of a client of `ChangedRows` that has to read everything again."""
+
 POLL_S = 0.04
 # The poll interval grows by this for each client, because every poll with news is followed by a write to each client.
 POLL_CLIENT_S = 0.0004
@@ -173,7 +176,7 @@ class ChangedRows(Form):
         return Added([(seq, self._encode(schemas.Changes.bare(seq, reset=True)))], delivered)
 
     def missed(self, after: int, upto: int) -> Message:
-        if upto - after > KEPT:
+        if after == BEFORE_ALL or upto - after > KEPT:
             return upto, self._encode(schemas.Changes.bare(upto, reset=True))
         found = self.store.changes.since(self.record.id, Bookmark(seq=after), upto)
         if found.restarted or found.experiment.state.ended:

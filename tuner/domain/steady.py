@@ -21,7 +21,7 @@ class SteadyTime:
         self._ahead += seconds
 
     def continued(self, time: float, since: float) -> None:
-        """Record that another driver takes over at `time`. Steady time goes on from `since` even if the new clock is behind."""
+        """Record that another driver takes over at `time`. Steady time continues from `since` even if the new clock is behind."""
         self._ahead = min(self._ahead, time - since)
 
     def at(self, time: float) -> float:

@@ -11,7 +11,7 @@ from tuner.api import schemas
 from tuner.api.access.permission import Permission
 from tuner.api.answers import BAD, NOT_FOUND, ExperimentId, Route, found_experiment
 from tuner.api.context import Context, Here
-from tuner.api.stream import ChangedRows, Events, Form, follow
+from tuner.api.stream import BEFORE_ALL, ChangedRows, Events, Form, follow
 from tuner.errors import SpecError
 
 router = APIRouter(route_class=Route, tags=["experiments"])
@@ -64,5 +64,7 @@ def _followed(here: Context, request: Request, form: Form, after: int, last_even
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
         after = max(after, int(last_event_id))
+    if isinstance(form, ChangedRows) and after > form.record.last_event_seq:
+        after = BEFORE_ALL  # a backup has been restored since
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)
