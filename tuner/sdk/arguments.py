@@ -164,7 +164,9 @@ def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
 
 def failure_config(config: Any) -> dict[str, Any]:
     """Translate a `FailureConfig`. -1 retries means no limit."""
-    _say_what_is_left_out(config, {"fail_fast": "trials that fail do not end the search; max_failed_trials=1 ends it after the first one"})
+    _say_what_is_left_out(
+        config, {"fail_fast": "trials that fail do not end the search; max_failed_trials=1 ends it after the first one"}
+    )
     failures = _plain(getattr(config, "max_failures", 0)) or 0
     return {"max_failures": _ENDLESS if failures < 0 else failures} if failures else {}
 
