@@ -121,7 +121,7 @@ async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
         running = threading.Thread(target=search)
         running.start()
         until(lambda: store.experiments.page().items and logs_or_none(store))
-        app = create_app(Settings.from_env(), store, lambda: None, lambda: None, web=tmp_path / "web")
+        app = create_app(Settings.from_env(), store, web=tmp_path / "web")
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
             [experiment] = store.experiments.page().items
