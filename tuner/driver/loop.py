@@ -98,6 +98,7 @@ class ExperimentLoop:
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
         self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
+        self._put_back = False  # whether the clock has jumped back
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
         self.deciding = asyncio.Lock()
         self._outside = core.stopper is not None and any(stopper.outside for stopper in core.stopper.functions())
@@ -128,7 +129,7 @@ class ExperimentLoop:
             self._early.append(item)
         else:
             self._compare_clocks()
-            if event.time > (now := self._clocks[0]):  # the clock was put back after it had stamped the event
+            if self._put_back and event.time > (now := self._clocks[0]):  # it was stamped before that
                 item.event = replace(event, time=now)
             self._queue(item)
         return done
@@ -149,6 +150,7 @@ class ExperimentLoop:
         if abs(jump) < JUMP_S:
             return None
         log.warning("the clock has jumped by %.1f s, or the machine was suspended", jump)
+        self._put_back = self._put_back or jump < 0
         item = _Item(e.ClockJumped(time=now, start=start, seconds=jump), asyncio.get_running_loop().create_future())
         self._queue(item)
         self._jumped = item.done
