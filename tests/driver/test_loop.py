@@ -505,6 +505,23 @@ async def test_a_report_that_is_judged_while_the_clock_is_put_back_does_not_coun
     assert loop.core.experiment.running_s < 60
 
 
+async def test_events_have_the_times_that_they_came_with_unless_the_clock_was_put_back() -> None:
+    memory, later = Memory(), time.time() + 100.0
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=later, **about))
+        await memory.loop.report(
+            [e.Reported(time=later + 10, report_no=1, iteration=1, metrics={"loss": 1.0}, **about)]
+        )
+        return Outcome(kind="returned")
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    assert await loop.run(1, None) is ExperimentState.COMPLETED
+    assert loop.core.trials[0].running_s == pytest.approx(10)
+
+
 async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_keeps_its_files() -> None:
     memory = Memory(reports=3, checkpoints=True)
     memory.pinned = {"c0-1"}
