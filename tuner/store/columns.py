@@ -102,9 +102,8 @@ class Column:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Column:
-        if all(
-            value is None for value in values
-        ):  # numbers and texts are accepted in conditions, and no value meets them
+        # Without a value, a condition may be about numbers or texts, and no trial meets it.
+        if all(value is None for value in values):
             return cls(np.full(len(values), math.nan), ())
         if all(value is None or isinstance(value, int | float) for value in values):
             return cls(np.array([math.nan if value is None else value for value in values], np.float64))

@@ -338,26 +338,22 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
             column = column.map(str, na_action="ignore")
         frame[name] = column
     buffer = io.BytesIO()
-    target = buffer if file == DASH else file
-    try:
-        match form:
-            case "csv":
-                frame.to_csv(target, index=False)
-            case "json":
-                # frame.to_json would round numbers to 15 decimal places at best.
-                rows = frame.astype(object).to_dict("records")
-                text = (dumps(rows, indent=1) + "\n").encode()
-                if isinstance(target, Path):
-                    target.write_bytes(text)
-                else:
-                    target.write(text)
-            case "parquet":
-                frame.to_parquet(target, index=False)
-    except OSError as error:
-        raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
+    match form:
+        case "csv":
+            frame.to_csv(buffer, index=False)
+        case "json":
+            # frame.to_json would round numbers to 15 decimal places at best.
+            buffer.write((dumps(frame.astype(object).to_dict("records"), indent=1) + "\n").encode())
+        case "parquet":
+            frame.to_parquet(buffer, index=False)
     if file == DASH:
         sys.stdout.buffer.write(buffer.getvalue())
         sys.stdout.buffer.flush()
+        return
+    try:
+        file.write_bytes(buffer.getvalue())
+    except OSError as error:
+        raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
 
 
 def _has_one_type(column: pd.Series[Any]) -> bool:
