@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tuner.domain.events import ClockJumped, DriverStarted, Event
+
 
 class SteadyTime:
     """Converts the times of events to times that no jump of the driver's clock changes, and that stand still during a suspend.
@@ -15,14 +17,19 @@ class SteadyTime:
         self._ahead = 0.0  # how far all jumps together have moved the clock forward
         self._least = -math.inf  # the steady time at the newest jump
 
-    def jumped(self, start: float, seconds: float) -> None:
-        """Record that the clock has jumped by `seconds` when it showed `start`; see `tuner.domain.events.ClockJumped`."""
-        self._least = self.at(start)
-        self._ahead += seconds
+    def take(self, event: Event, since: float) -> float:
+        """Apply an event, in the order of the log, and return its steady time.
 
-    def continued(self, time: float, since: float) -> None:
-        """Record that another driver takes over at `time`. Steady time continues from `since` even if the new clock is behind."""
-        self._ahead = min(self._ahead, time - since)
+        After a takeover by another driver, steady time continues from `since` even if the new driver's clock is behind.
+
+        since: the steady time of the log before; 0 if there is none.
+        """
+        if isinstance(event, ClockJumped):
+            self._least = self.at(event.start)
+            self._ahead += event.seconds
+        elif isinstance(event, DriverStarted) and since:
+            self._ahead = min(self._ahead, event.time - since)
+        return self.at(event.time)
 
     def at(self, time: float) -> float:
         """Return the steady time of an event. Call this when the event is applied, in the order of the log.

@@ -137,11 +137,7 @@ class _Reader:
 
     def take(self, entry: e.Event | d.Decision) -> None:
         if isinstance(entry, e.Event):
-            if isinstance(entry, e.ClockJumped):
-                self._steady.jumped(entry.start, entry.seconds)
-            elif isinstance(entry, e.DriverStarted) and self._now:
-                self._steady.continued(entry.time, self._now)
-            before, self._now = self._now, max(self._now, self._steady.at(entry.time))
+            before, self._now = self._now, max(self._now, self._steady.take(entry, self._now))
             if (self._repeats or self._open) and all(self._trials[number].is_repeat for number in self._open):
                 self._repeating += self._now - before
         elif isinstance(entry, d.Stop | d.Complete | d.Fail | d.Cancel):

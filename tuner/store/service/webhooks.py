@@ -164,6 +164,7 @@ _BEST = """
 SELECT b.value FROM metric_key k JOIN best_point b ON b.key_id = k.id
 WHERE k.experiment_id = ? AND k.name = ? AND b.event_seq > ? AND b.event_seq <= ? ORDER BY b.event_seq"""
 _LOCK = "UPDATE webhook SET id = id WHERE id = ?"
+_MADE = f"SELECT {', '.join(DeliveryRecord.__slots__)} FROM webhook_delivery WHERE public_id = ?"
 _ADD = """
 INSERT INTO webhook_delivery
   (public_id, webhook_id, occurrence, event, experiment, data, state, attempts, next_at, created_at)
@@ -325,20 +326,8 @@ class Webhooks:
             if cursor.rowcount != 1:
                 raise NotFound(f"no webhook {public_id!r}; it has just been deleted")
             cursor.execute(_ADD, values)
-            number = cursor.value("SELECT id FROM webhook_delivery WHERE public_id = ?", (made,))
-        return DeliveryRecord(
-            id=number,
-            public_id=made,
-            event="test",
-            state="pending",
-            attempts=0,
-            next_at=time,
-            last_status=None,
-            last_error=None,
-            created_at=time,
-            ended_at=None,
-            experiment=TEST_EXPERIMENT,
-        )
+            [row] = cursor.rows(_MADE, (made,))  # here, because the webhook may be deleted after the commit
+        return DeliveryRecord(**dict(zip(DeliveryRecord.__slots__, row, strict=True)))
 
     # -- what the service does ---------------------------------------------------------------------------------------------
 

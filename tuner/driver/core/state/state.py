@@ -245,11 +245,8 @@ class State:
 
     def _tick(self, event: Event) -> None:
         if isinstance(event, e.ClockJumped):
-            self.steady.jumped(event.start, event.seconds)
             self.pauses.without_driver(max(event.start, self.now), event.start + event.seconds)
-        elif isinstance(event, e.DriverStarted) and self.epoch:
-            self.steady.continued(event.time, self.ran)
-        steady = self.steady.at(event.time)
+        steady = self.steady.take(event, self.ran)
         if self.begun:
             if self.counts_time and not isinstance(event, e.DriverStarted):
                 self.running_s += max(0.0, steady - self.ran)
