@@ -50,7 +50,7 @@ from tuner.trials.runtime.measures.stacks import stacks
 from tuner.trials.runtime.peers import ChannelPeers
 from tuner.trials.runtime.segment import TAIL, Segment
 from tuner.trials.runtime.sending.log_shipper import LogShipper
-from tuner.trials.runtime.sending.logs import Capture, note_exits
+from tuner.trials.runtime.sending.logs import Capture, keep_printing, note_exits
 from tuner.trials.runtime.sending.outbox import Outbox
 from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training import driver_calls, session
@@ -117,6 +117,7 @@ class Rank:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # logs are UTF-8
+        keep_printing()
         self._importing: threading.Thread | None = None
         if wants_torch:
             self._importing = threading.Thread(target=rendezvous.import_torch, name="tuner-import", daemon=True)

@@ -31,6 +31,39 @@ def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
     assert sorted((tmp_path / "log").read_text().split()) == ["child", "error", "python"]
 
 
+@pytest.mark.parametrize("options", [[], ["-u"]])
+def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(tmp_path: Path, options: list[str]) -> None:
+    """A full disk failed every trial that printed something."""
+    text = (
+        "import resource, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
+        "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
+        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        "print('first'); room(len('first\\n'))\n"
+        "print('x' * 99); print('y' * 9, file=sys.stderr); print('z' * 99)\n"
+        "room(10_000); print('later'); print('last'); print('error', file=sys.stderr)\n"
+        "capture.end(); print('after')\n"
+    )
+    command = [sys.executable, *options, "-c", text, str(tmp_path / "log")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("after\n", "")
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if line]
+    of_stdout, of_stderr = (f"[{size} bytes of output are missing, since the disk was full]" for size in (200, 10))
+    assert said == ["first", of_stdout, "later", "last", of_stderr, "error"]
+
+
+def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path) -> None:
+    done = script(
+        "import errno, os, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture\n"
+        "def full(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "os.makedirs = full\n"
+        "capture = Capture(sys.argv[1]); capture.begin(); print('python'); capture.end(); print('after')\n",
+        tmp_path,
+    )
+    assert (done.stdout, done.stderr) == ("after\n", "")
+
+
 @pytest.mark.parametrize(
     ("end", "noted"),
     [

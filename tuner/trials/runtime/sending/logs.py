@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import functools
+import io
 import os
 import re
 import signal
@@ -12,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tuner.domain.logs import LogChunk
 from tuner.trials.runtime.sending.log_shipper import LogShipper
@@ -20,6 +22,8 @@ from tuner.trials.runtime.sending.log_shipper import LogShipper
 _NOISE = re.compile(r"\[[-0-9]{10} [:,0-9]{12} [A-Z] \d+ \d+\] \S+\.cc:\d+:|Extension modules: ")
 """Lines that Ray's C++ code and `faulthandler` print when a process crashes, and that tell nothing about user code."""
 EXIT_NOTE = "tuner: os._exit"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a write if the disk is full, the user's quota is used up, or the file may not become larger."""
 
 
 class Capture:
@@ -39,14 +43,23 @@ class Capture:
         shipper.start()
 
     def begin(self) -> None:
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
         _flush()
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        file = self._opened()
         self._saved = (os.dup(1), os.dup(2))
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.close(file)
         _note_sigterm()
+
+    def _opened(self) -> int:
+        """Return a file descriptor to write the log to. If the disk is too full for a new file, there is no log."""
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
         """Restore the file descriptors, and let the shipper send the unsent part of the log.
@@ -71,6 +84,53 @@ class Capture:
     def tail(self, lines: int) -> str:
         _flush()
         return tail(self.path, lines)
+
+
+class _Output(io.FileIO):
+    """Writes to stdout or stderr. Output for which the disk has no room is dropped, and a later line says how much."""
+
+    _dropped = 0  # bytes since the last write that succeeded
+
+    def write(self, data: Any, /) -> int:
+        try:
+            if self._dropped:
+                super().write(f"\n[{self._dropped} bytes of output are missing, since the disk was full]\n".encode())
+                self._dropped = 0
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            size = memoryview(data).nbytes
+            self._dropped += size
+            return size
+
+
+_earlier: list[io.TextIOWrapper] = []
+"""The streams that `keep_printing` has replaced. They may own their file descriptors, and would close them when collected."""
+
+
+def keep_printing() -> None:
+    """Let `print` drop output while the disk with the log is full. It would raise an error, and the trial would fail."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper) or _number_of(stream) != number:
+            continue
+        raw = _Output(number, "wb", closefd=False)
+        raw.name = stream.name
+        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
+        kept = io.TextIOWrapper(
+            buffer, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through
+        )
+        _earlier.append(stream)
+        setattr(sys, name, kept)
+
+
+def _number_of(stream: io.TextIOWrapper) -> int | None:
+    """Return the file descriptor of a stream; None if it has none, as in a test."""
+    try:
+        return stream.fileno()
+    except OSError:
+        return None
 
 
 def tail(path: str, lines: int, limit: int = 64 * 1024) -> str:
