@@ -5,8 +5,8 @@ from __future__ import annotations
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
-from tuner.domain.segments import Failure
-from tuner.domain.states import ExperimentState
+from tuner.domain.segments import IN_SAVE, Failure
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.alike import all_failed_alike
 from tuner.driver.core.rules.failures import all_fail, missing_metric
@@ -16,8 +16,8 @@ from tuner.plurals import counted
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
-    """Decide about the trial whose segment has ended, and record the warning that came with the end, if any."""
-    return [*_warning(experiment, event), *_about_trial(experiment, event)]
+    """Decide about the trial whose segment has ended, and record what users should know of the end."""
+    return [*_warning(experiment, event), *_unsaved(experiment, event), *_about_trial(experiment, event)]
 
 
 def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
@@ -29,6 +29,25 @@ def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
         return []
     why = f"trial {event.trial}: {event.warning}"
     return [d.Note(reason=why, trial=event.trial, warning=experiment.warned_ends == 1)]
+
+
+def _unsaved(experiment: State, event: e.SegmentEnded) -> list[Decision]:
+    """Record that the last checkpoint of an ended trial could not be saved: the trial keeps its result, and does not fail.
+
+    Only an experiment's first such note is a warning, since later ones are likely about the same full disk.
+    """
+    trial, failure = experiment.trials[event.trial], event.failure
+    if failure is None or not trial.state.ended or not _was_saving(failure):
+        return []
+    left = f"its newest one is of iteration {trial.checkpoint.step}" if trial.checkpoint else "it has no other one"
+    why = f"the last checkpoint of trial {trial.number} could not be saved, and {left}: {failure.message}"
+    ended = (other for other in experiment.trials if other.state.ended and other.state is not TrialState.FAILED)
+    first = not any(other.failure and _was_saving(other.failure) for other in ended if other is not trial)
+    return [d.Note(reason=why, trial=trial.number, warning=first)]
+
+
+def _was_saving(failure: Failure) -> bool:
+    return failure.cause == "checkpoint" or IN_SAVE in failure.traceback
 
 
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:

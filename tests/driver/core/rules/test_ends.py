@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.driver.bench import Bench
+from tuner.domain import decisions as d
+from tuner.domain.segments import IN_SAVE, Failure
+
+FULL = Failure(
+    kind="user",
+    cause="exception",
+    message="OSError: [Errno 28] No space left on device",
+    traceback=f"OSError: [Errno 28] No space left on device\n{IN_SAVE}",
+)
+
+
+def notes(bench: Bench) -> list[d.Note]:
+    return [entry for _, entry in bench.log if isinstance(entry, d.Note) and "could not be saved" in entry.reason]
+
+
+def test_an_ended_trial_whose_last_checkpoint_could_not_be_saved_gets_a_note() -> None:
+    """The best model of a search could be lost to a full disk without a word, while the trial counted as completed."""
+    bench = Bench(max_t=2)
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(0, checkpoint=True)
+    bench.reported(0)
+    bench.reported(1)
+    bench.reported(1)
+    bench.ended(0, "failed", FULL)
+    bench.ended(1, "failed", FULL)
+    assert bench.states[:2] == ["completed", "completed"]
+    first, second = notes(bench)
+    assert (first.trial, first.warning) == (0, True)
+    assert first.reason == (
+        "the last checkpoint of trial 0 could not be saved, and its newest one is of iteration 1: "
+        "OSError: [Errno 28] No space left on device"
+    )
+    assert (second.trial, second.warning) == (1, False), "one warning is enough"
+    assert "and it has no other one: OSError" in second.reason
+    assert bench.successor().states == bench.states
+
+
+@pytest.mark.parametrize(
+    "failure", [None, Failure(kind="user", cause="stop_ignored", message="did not end within 5 s")]
+)
+def test_another_end_of_an_ended_trial_gets_no_such_note(failure: Failure | None) -> None:
+    bench = Bench(max_t=1)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "left" if failure is None else "failed", failure)
+    assert (bench.states[0], notes(bench)) == ("completed", [])
+
+
+def test_a_trial_that_could_not_save_before_its_end_fails_as_before() -> None:
+    bench = Bench(max_t=2)
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "failed", FULL)
+    assert (bench.states[0], notes(bench)) == ("failed", [])
