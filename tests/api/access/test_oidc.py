@@ -179,6 +179,16 @@ async def test_a_person_signs_in_and_has_the_role_and_the_project_of_their_group
     assert (await who(browser))["name"] is None
 
 
+async def test_people_sign_in_in_two_tabs_at_once(browser: httpx.AsyncClient, provider: SmallProvider) -> None:
+    """The second tab overwrote the cookie of the first one, which then deleted it: both were refused."""
+    one = await at_provider(provider, browser, "/auth/login?next=/experiments/exp_1")
+    two = await at_provider(provider, browser, "/auth/login?next=/experiments/exp_2")
+    for back, page in ((one, "/experiments/exp_1"), (two, "/experiments/exp_2")):
+        done = await browser.get(back)
+        assert (done.status_code, done.headers.get("location")) == (303, page), done.text
+    assert not [cookie.name for cookie in browser.cookies.jar if "oidc" in cookie.name], "both are over"
+
+
 async def test_the_first_group_of_the_list_counts(browser: httpx.AsyncClient, provider: SmallProvider) -> None:
     provider.person["groups"] = ["vision", "ml-admins"]
     await browser.get(await at_provider(provider, browser))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import logging
 import time
@@ -34,7 +35,7 @@ def router(provider: Provider) -> APIRouter:
             return _page(503, str(error), next)
         response = RedirectResponse(url, 303, {"Cache-Control": "no-store"})
         response.set_cookie(
-            _cookie(request),
+            _cookie(request, pending.state),
             pending.packed(),
             max_age=PENDING_S,
             path=_root(request) + CALLBACK,
@@ -53,7 +54,7 @@ def router(provider: Provider) -> APIRouter:
             wait = int(wait_s) + 1
             why = f"too many sign-ins have failed; wait {wait} s"
             return _page(429, why, headers={"Retry-After": str(wait)})
-        pending = Pending.unpacked(request.cookies.get(_cookie(request), ""))
+        pending = Pending.unpacked(request.cookies.get(_cookie(request, state), ""))
         path = pending.path if pending is not None else "/"
         here.authenticator.tried(address)
         try:
@@ -67,9 +68,9 @@ def router(provider: Provider) -> APIRouter:
             here.authenticator.succeeded(address)
             secret, lasts_s = await here.authenticator.open_session(identity)
         except SignInRefused as refused:
-            return _forget(_page(403, str(refused), path), request)
+            return _forget(_page(403, str(refused), path), request, state)
         except (ProviderSilent, StoreError) as silent:
-            return _forget(_page(503, str(silent), path), request)
+            return _forget(_page(503, str(silent), path), request, state)
         response = RedirectResponse(_root(request) + path, 303, {"Cache-Control": "no-store"})
         set_session(response, request, secret, lasts_s)
         await here.authenticator.note(
@@ -84,7 +85,7 @@ def router(provider: Provider) -> APIRouter:
                 project=identity.project,
             )
         )
-        return _forget(response, request)
+        return _forget(response, request, state)
 
     return routes
 
@@ -104,12 +105,14 @@ def _own_path(path: str) -> str:
     return path if safe and "\\" not in path else "/"
 
 
-def _cookie(request: Request) -> str:
-    return cookie_name(request.scope).replace("session", "oidc")
+def _cookie(request: Request, state: str) -> str:
+    """Return the name of the cookie of one sign-in. Each has its own, since people sign in in several tabs at once."""
+    name = cookie_name(request.scope).replace("session", "oidc")
+    return f"{name}_{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
 
-def _forget(response: Response, request: Request) -> Response:
-    response.delete_cookie(_cookie(request), path=_root(request) + CALLBACK, httponly=True, samesite="lax")
+def _forget(response: Response, request: Request, state: str) -> Response:
+    response.delete_cookie(_cookie(request, state), path=_root(request) + CALLBACK, httponly=True, samesite="lax")
     return response
 
 
