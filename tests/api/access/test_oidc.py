@@ -42,6 +42,7 @@ class SmallProvider:
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
         self.lie: Callable[[dict[str, Any]], None] = lambda claims: None
         self.signs_with: RSAKey | None = None
+        self.more_keys: list[Any] = []
         self.codes: dict[str, dict[str, str]] = {}
         self.asked: list[dict[str, str]] = []
         self.app = app = FastAPI()
@@ -58,7 +59,7 @@ class SmallProvider:
 
         @app.get("/realms/ml/keys")
         def keys() -> dict[str, Any]:
-            return {"keys": [self.key.as_dict(private=False)]}
+            return {"keys": [*self.more_keys, self.key.as_dict(private=False)]}
 
         @app.get("/realms/ml/authorize")
         def authorize(request: Request) -> Response:
@@ -258,6 +259,37 @@ async def test_a_new_key_of_the_provider_is_read(browser: httpx.AsyncClient, pro
         assert (await browser.get(await at_provider(provider, browser))).status_code == 303
     finally:
         provider.key = old
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kty": "EC", "crv": "brainpoolP256r1", "x": "AA", "y": "AA", "kid": "b"},
+        {"kty": "AKP", "alg": "ML-DSA-44", "pub": "AA", "kid": "b"},
+        {"kty": "RSA", "e": "AQAB", "kid": "b"},
+        "key",
+    ],
+)
+async def test_a_key_that_is_not_understood_is_ignored(
+    browser: httpx.AsyncClient, provider: SmallProvider, monkeypatch: pytest.MonkeyPatch, other: Any
+) -> None:
+    """One key of a kind that is not supported failed the sign-in of everybody, with a server error."""
+    monkeypatch.setattr(provider, "more_keys", [other])
+    assert (await browser.get(await at_provider(provider, browser))).status_code == 303
+
+
+@pytest.mark.parametrize("answer", [{"error": "try later"}, {"keys": None}])
+async def test_keys_that_are_no_key_set_are_said(
+    browser: httpx.AsyncClient, provider: SmallProvider, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    get = oidc.Provider._get
+
+    async def without_keys(self: oidc.Provider, url: str) -> dict[str, Any]:
+        return answer if url.endswith("/keys") else await get(self, url)
+
+    monkeypatch.setattr(oidc.Provider, "_get", without_keys)
+    refused = await browser.get(await at_provider(provider, browser))
+    assert (refused.status_code, "are not a JSON Web Key Set" in refused.text) == (503, True)
 
 
 async def test_a_code_works_only_in_the_browser_that_began_and_only_once(

@@ -23,7 +23,7 @@ from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_r
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from tuner.api.access.auth import Identity
 from tuner.settings import OidcRule, Settings
@@ -200,7 +200,10 @@ class Provider:
 
     async def _key_set(self, metadata: Mapping[str, Any], *, anew: bool = False) -> KeySet:
         if anew or self._keys is None or time.monotonic() > self._keys[0] + KNOWN_S:
-            self._keys = (time.monotonic(), KeySet.import_key_set(await self._get(metadata["jwks_uri"])))  # type: ignore[arg-type]
+            listed = (await self._get(metadata["jwks_uri"])).get("keys")
+            if not isinstance(listed, list):
+                raise ProviderSilent(f"the keys of {self.issuer} are not a JSON Web Key Set")
+            self._keys = (time.monotonic(), KeySet([key for one in listed if (key := _key(one)) is not None]))
         return self._keys[1]
 
     async def _get(self, url: str) -> dict[str, Any]:
@@ -217,6 +220,14 @@ class Provider:
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:
     """Return the first rule for a group that the person belongs to, or None. Everybody belongs to the group ``*``."""
     return next((rule for rule in rules if rule.group == "*" or rule.group in groups), None)
+
+
+def _key(data: Any) -> Key | None:
+    """Return a key of the provider; None if it is of a kind that is not supported, as RFC 7517 (section 5) demands."""
+    try:
+        return JWKRegistry.import_key(data)
+    except (JoseError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _words(error: Exception) -> str:
