@@ -43,6 +43,7 @@ class SmallProvider:
         self.lie: Callable[[dict[str, Any]], None] = lambda claims: None
         self.signs_with: RSAKey | None = None
         self.more_keys: list[Any] = []
+        self.auth_methods: list[str] | None = None  # how the client may send its secret
         self.codes: dict[str, dict[str, str]] = {}
         self.asked: list[dict[str, str]] = []
         self.app = app = FastAPI()
@@ -55,6 +56,7 @@ class SmallProvider:
                 "token_endpoint": f"{ISSUER}/token",
                 "jwks_uri": f"{ISSUER}/keys",
                 "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
+                **({"token_endpoint_auth_methods_supported": self.auth_methods} if self.auth_methods else {}),
             }
 
         @app.get("/realms/ml/keys")
@@ -78,7 +80,10 @@ class SmallProvider:
         @app.post("/realms/ml/token")
         async def token(request: Request) -> Response:
             form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
-            given = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
+            basic = request.headers.get("authorization", "").removeprefix("Basic ")
+            given = base64.b64decode(basic).decode()
+            if self.auth_methods == ["client_secret_post"]:
+                given = "" if basic else f"{form['client_id']}:{form.get('client_secret')}"
             asked = self.codes.pop(form["code"], None)  # a code works once
             challenge = (
                 base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
@@ -178,6 +183,18 @@ async def test_a_person_signs_in_and_has_the_role_and_the_project_of_their_group
     )
     assert (await browser.delete("/api/v1/session")).status_code == 204
     assert (await who(browser))["name"] is None
+
+
+@pytest.mark.parametrize(
+    "methods", [["client_secret_post"], ["client_secret_post", "client_secret_basic"], ["private_key_jwt"]]
+)
+async def test_the_secret_is_sent_as_the_provider_takes_it(
+    browser: httpx.AsyncClient, provider: SmallProvider, monkeypatch: pytest.MonkeyPatch, methods: list[str]
+) -> None:
+    """A provider that takes the secret only in the body, as Apple does, refused every sign-in with `invalid_client`."""
+    monkeypatch.setattr(provider, "auth_methods", methods)
+    done = await browser.get(await at_provider(provider, browser))
+    assert done.status_code == 303, done.text
 
 
 async def test_people_sign_in_in_two_tabs_at_once(browser: httpx.AsyncClient, provider: SmallProvider) -> None:

@@ -118,7 +118,7 @@ class Provider:
             ProviderSilent: the provider does not answer.
         """
         metadata = await self._known()
-        tokens = await self._exchange(metadata["token_endpoint"], redirect_uri, code, pending.verifier)
+        tokens = await self._exchange(metadata, redirect_uri, code, pending.verifier)
         claims = await self._verified(tokens.get("id_token"), pending.nonce, metadata)
         rule = granted(self._rules, self._groups(claims))
         name = str(claims.get("email") or claims.get("preferred_username") or claims["sub"])[:100]
@@ -129,20 +129,27 @@ class Provider:
             )
         return Identity(name, Role.named(rule.role), expires_at=time.time() + SESSION_S, project=rule.project)
 
-    async def _exchange(self, url: str, redirect_uri: str, code: str, verifier: str) -> dict[str, Any]:
+    async def _exchange(
+        self, metadata: Mapping[str, Any], redirect_uri: str, code: str, verifier: str
+    ) -> dict[str, Any]:
         """Exchange the code at the provider's token endpoint, and return the provider's answer with the ID token."""
+        methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
         body: str = prepare_token_request(
             "authorization_code",
             redirect_uri=redirect_uri,
             code=code,
             code_verifier=verifier,
             client_id=self._client_id,
+            **({"client_secret": self._secret} if self._secret and in_body else {}),
         )
-        known = httpx.BasicAuth(quote(self._client_id, safe=""), quote(self._secret, safe="")) if self._secret else None
+        known = None
+        if self._secret and not in_body:
+            known = httpx.BasicAuth(quote(self._client_id, safe=""), quote(self._secret, safe=""))
         head = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         try:
             async with httpx.AsyncClient(transport=self._transport, timeout=TIMEOUT_S) as client:
-                answer = await client.post(url, content=body, headers=head, auth=known)  # type: ignore[arg-type]
+                answer = await client.post(metadata["token_endpoint"], content=body, headers=head, auth=known)  # type: ignore[arg-type]
             found = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise ProviderSilent(f"the provider {self.issuer} does not answer: {type(error).__name__}") from error
