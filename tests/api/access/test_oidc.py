@@ -94,7 +94,7 @@ class SmallProvider:
                 or challenge != asked["code_challenge"]
                 or form["redirect_uri"] != asked["redirect_uri"]
             ):
-                return JSONResponse({"error": "invalid_grant"}, 400)
+                return JSONResponse({"error": "invalid_grant", "error_description": "AADSTS7000222: it <expired>"}, 400)
             now = int(time.time())
             claims = {
                 "iss": ISSUER,
@@ -223,6 +223,17 @@ async def test_who_is_in_no_group_with_a_role_is_refused(
     assert "No group of ada@example.com has a role here: ask an admin" in refused.text
 
 
+async def test_groups_that_are_too_many_for_the_id_token_are_said(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    """Entra ID leaves out the groups of people who are in more than 200. The page said that none of them has a role."""
+    del provider.person["groups"]
+    provider.person |= {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph"}}}
+    refused = await browser.get(await at_provider(provider, browser))
+    assert refused.status_code == 403
+    assert "The provider left the groups of ada@example.com out of the ID token, since they are too many" in refused.text
+
+
 @pytest.mark.parametrize(
     ("claim", "value"),
     [
@@ -336,6 +347,7 @@ async def test_a_verifier_that_does_not_fit_the_challenge_is_refused(
     browser.cookies.clear()
     refused = await browser.get(back, headers={"Cookie": f"{name}={changed}"})
     assert (refused.status_code, "invalid_grant" in refused.text) == (403, True)
+    assert "invalid_grant: AADSTS7000222: it &lt;expired&gt;" in refused.text, "why, in the provider's words"
 
 
 @pytest.mark.parametrize("path", ["//evil.example.com", "https://evil.example.com", "/\\evil.example.com", "evil"])

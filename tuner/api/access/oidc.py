@@ -123,6 +123,11 @@ class Provider:
         rule = granted(self._rules, self._groups(claims))
         name = str(claims.get("email") or claims.get("preferred_username") or claims["sub"])[:100]
         name = "".join(letter if letter.isprintable() else "?" for letter in name)
+        if rule is None and self._claim in _elsewhere(claims):
+            raise SignInRefused(
+                f"the provider left the groups of {name} out of the ID token, since they are too many: ask an admin to let the "
+                "provider send only the groups that are assigned to this service"
+            )
         if rule is None:
             raise SignInRefused(
                 f"no group of {name} has a role here: ask an admin to add one of your groups to TUNER_OIDC_ROLES"
@@ -156,7 +161,8 @@ class Provider:
         if answer.status_code >= 500 or not isinstance(found, dict):
             raise ProviderSilent(f"the provider {self.issuer} answers with the status {answer.status_code}")
         if answer.is_error:
-            raise SignInRefused(f"the provider refused the sign-in: {str(found.get('error'))[:100]}")
+            said = [str(found[key]) for key in ("error", "error_description") if found.get(key)]
+            raise SignInRefused(f"the provider refused the sign-in: {': '.join(said) or answer.status_code}"[:400])
         return found
 
     def _groups(self, claims: Mapping[str, Any]) -> Sequence[str]:
@@ -227,6 +233,12 @@ class Provider:
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:
     """Return the first rule for a group that the person belongs to, or None. Everybody belongs to the group ``*``."""
     return next((rule for rule in rules if rule.group == "*" or rule.group in groups), None)
+
+
+def _elsewhere(claims: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the claims that are not in the ID token but at another URL, as Entra ID does with the groups if they are many."""
+    found = claims.get("_claim_names")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _key(data: Any) -> Key | None:
