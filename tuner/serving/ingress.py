@@ -54,12 +54,17 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
         """Call `predict(inputs)` of the predictor."""
         try:
             outputs, version = await rollouts().predict(body.inputs)
-            content = json.dumps({"outputs": outputs, "version": version}, allow_nan=False)
         except ValueError as error:
             raise HTTPException(422, _cause(error)) from error
         except Exception as error:
             log.warning("a prediction failed", exc_info=True)
             raise HTTPException(500, _cause(error)) from error
+        try:
+            content = json.dumps({"outputs": outputs, "version": version}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            log.warning("a prediction failed", exc_info=True)
+            nan = "predict returned NaN or an infinity, which JSON cannot represent"
+            raise HTTPException(500, nan if isinstance(error, ValueError) else _cause(error)) from error
         return Response(content, media_type="application/json")
 
     @app.post("/rollout", dependencies=needs_token)
