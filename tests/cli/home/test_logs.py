@@ -62,6 +62,21 @@ def test_a_rank_that_printed_nothing_says_so(tmp_path: Path, monkeypatch: pytest
     assert output(trial, "--search", "loss") == "--- rank 0\n(no such line)\n--- rank 1\n(no such line)\n"
 
 
+def test_an_output_that_was_deleted_is_not_called_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After TUNER_LOG_DAYS, the trial was said to have printed nothing."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    with Store.open(Settings.from_env().database_url) as store:
+        store.migrate()
+        made, _, _ = begin(store, segments=2, spec=a_spec("digits"))
+        with store._database.write() as cursor:
+            cursor.execute("UPDATE segment SET started_at = ?, ended_at = ? WHERE ordinal = 1", (T0, T0 + 1))
+    trial = trial_id(made.public_id, 0)
+    said = output(trial, "--segment", "1")
+    assert said.startswith("[no output of segment 1 is stored: it was deleted after TUNER_LOG_DAYS, or never stored")
+    running = CliRunner().invoke(app, ["logs", trial])
+    assert (running.stdout, running.stderr) == ("", "this trial has printed nothing\n")
+
+
 def test_a_long_output_says_what_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     line = b"x" * 999 + b"\n"

@@ -36,7 +36,9 @@ def logs_of(settings: Settings, public_id: str, number: int | None, query: LogQu
             yield from with_line_feeds(_followed(LogReader(store, settings.home, trial, ordinal, query.rank or 0)))
             return
         newest = LogQuery(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
-        yield from rank_by_rank(trial_logs(store, settings.home, trial, newest), query)
+        found = trial_logs(store, settings.home, trial, newest)
+        yield from not_stored(found, record.segments, newest)
+        yield from rank_by_rank(found, query)
 
 
 class Segment(Protocol):
@@ -44,6 +46,10 @@ class Segment(Protocol):
 
     @property
     def ordinal(self) -> int: ...
+    @property
+    def started_at(self) -> object: ...
+    @property
+    def ended_at(self) -> object: ...
 
 
 def segment_of(query: LogQuery, segments: Sequence[Segment]) -> int:
@@ -65,6 +71,16 @@ class Output(Protocol):
     def text(self) -> str: ...
     @property
     def start(self) -> int: ...
+
+
+def not_stored(logs: Sequence[Output], segments: Sequence[Segment], query: LogQuery) -> Iterator[str]:
+    """Yield a line if a segment has run, and no output of it is stored. A rank that has printed nothing has an empty output."""
+    ran = any(part.ordinal == query.segment and part.started_at and part.ended_at for part in segments)
+    if ran and not logs and query.rank is None:
+        yield (
+            f"[no output of segment {query.segment} is stored: it was deleted after TUNER_LOG_DAYS, or never stored, "
+            "as with TUNER_LOG_BYTES=0]\n"
+        )
 
 
 def rank_by_rank(logs: Sequence[Output], query: LogQuery) -> Iterator[str]:

@@ -53,11 +53,13 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
             raise SpecError(f"{called} is an experiment: also give the number of one of its trials")
         else:
             trial = _trial(client, called, number)
-        ordinal = logs.segment_of(query, trial.get().segments)
+        segments = trial.get().segments
+        ordinal = logs.segment_of(query, segments)
         if follow:
             yield from logs.with_line_feeds(trial.follow_log(query.rank or 0, ordinal))
             return
         found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
+        yield from logs.not_stored(found, segments, LogQuery(rank=query.rank, segment=ordinal))
         yield from logs.rank_by_rank(found, query)
 
 

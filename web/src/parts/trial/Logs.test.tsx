@@ -53,6 +53,19 @@ describe("the logs of a trial that has ended", () => {
     expect(logs).toHaveBeenCalledTimes(3);
   });
 
+  it("are not called silent if they were deleted", async () => {
+    const { segments } = TRIAL;
+    TRIAL.segments = [{ ordinal: 1, started_at: ENDED_AT, ended_at: ENDED_AT }] as typeof segments;
+    answer = [];
+    await show(3600);
+    expect(screen.getByText(/^No output is stored: it was deleted after TUNER_LOG_DAYS/)).toBeTruthy();
+    cleanup();
+    answer = [{ rank: 0, stream: "out", text: "", complete: true }];
+    await show(3600);
+    expect(screen.getByText(/^The ranks have printed nothing here/)).toBeTruthy();
+    TRIAL.segments = segments;
+  });
+
   it("keep the text that is typed into the search until the new address is drawn", async () => {
     answer = [];
     await show(1);

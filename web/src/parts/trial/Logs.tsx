@@ -55,6 +55,9 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
   const parts = query.data?.items;
   const lines = useMemo(() => linesOf(parts ?? []), [parts]);
   const none = query.isSuccess && lines.length === 0;
+  // A rank that has printed nothing has an empty output.
+  const ran = trial.segments.some(({ ordinal, started_at, ended_at }) => ordinal === segment && started_at && ended_at);
+  const gone = ran && !rank && parts?.length === 0 && !mayGrow(trial, parts);
   return (
     <>
       <Group gap="xs" mb="xs">
@@ -92,7 +95,11 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       {query.isLoading && <Loading what="logs" height={120} />}
       {none && (
         <p className={classes.none}>
-          {search ? "No line contains this text" : "The ranks have printed nothing here"}
+          {search
+            ? "No line contains this text"
+            : gone
+              ? "No output is stored: it was deleted after TUNER_LOG_DAYS, or never stored"
+              : "The ranks have printed nothing here"}
           {rank && ` by rank ${rank}`}.
         </p>
       )}
