@@ -231,7 +231,9 @@ async def test_groups_that_are_too_many_for_the_id_token_are_said(
     provider.person |= {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph"}}}
     refused = await browser.get(await at_provider(provider, browser))
     assert refused.status_code == 403
-    assert "The provider left the groups of ada@example.com out of the ID token, since they are too many" in refused.text
+    assert (
+        "The provider left the groups of ada@example.com out of the ID token, since they are too many" in refused.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -402,6 +404,10 @@ def test_the_settings_are_read_and_checked() -> None:
         OidcRule("a team", "editor", "vision"),
         OidcRule("*", "viewer"),
     )
+    with pytest.raises(
+        SpecError, match="'ml-admins=admin' has no effect, since everybody belongs to the group \\* before it"
+    ):
+        Settings.from_env({**given, "TUNER_OIDC_ROLES": "*=viewer, ml-admins=admin"})
     for wrong in ({"TUNER_OIDC_ROLES": "a=boss"}, {"TUNER_OIDC_ROLES": ""}, {"TUNER_OIDC_ISSUER": "http://sso.lan"}):
         with pytest.raises(SpecError, match="TUNER_OIDC"):
             Settings.from_env({**given, **wrong})
