@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 import shutil
 import threading
 import time
@@ -24,7 +26,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
 from tuner.store.service.uses import LEASE_S
-from tuner.usercode.archives import pack, sha256
+from tuner.usercode.archives import Archive, pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 
 ZIP = {"Content-Type": "application/zip"}
@@ -39,6 +41,23 @@ def bundle(folder: Path, **files: str) -> bytes:
 
 async def put(client: httpx.AsyncClient, content: bytes, name: str | None = None, **headers: str) -> httpx.Response:
     return await client.put(f"/api/v1/bundles/{name or sha256(content)}", content=content, headers=headers or ZIP)
+
+
+async def test_a_full_disk_is_said_and_the_upload_can_be_repeated(
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was 500: "the service failed: OSError"."""
+    content = bundle(tmp_path, bundled_code=MODULE)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "unpack", full)
+        refused = await put(client, content)
+    assert refused.status_code == 503
+    assert refused.json()["detail"] == "the service could not store the bundle: [Errno 28] No space left on device"
+    assert (await put(client, content)).status_code == 200
 
 
 async def test_an_uploaded_bundle_has_the_entrypoint_of_a_spec(

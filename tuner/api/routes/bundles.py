@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import tempfile
 from typing import Annotated
 
@@ -13,8 +14,11 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import BAD, CONFLICT, NOT_FOUND, Route, answer
 from tuner.api.context import Here
+from tuner.api.problems import problem_response
 from tuner.errors import SpecError
 from tuner.experiment.code.bundles import SHA256
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(route_class=Route, tags=["bundles"])
 
@@ -51,15 +55,19 @@ def get(here: Here, sha256: Sha256) -> Response:
 )
 async def put(here: Here, request: Request, sha256: Sha256) -> Response:
     name, content = _name(sha256), hashlib.sha256()
-    with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as file:
-        async for part in request.stream():
-            content.update(part)
-            await asyncio.to_thread(file.write, part)
-        if content.hexdigest() != name:
-            raise SpecError(
-                f"the SHA-256 of the body is {content.hexdigest()}, but the path names another hash", "/sha256"
-            )
-        return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))
+    try:
+        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as file:
+            async for part in request.stream():
+                content.update(part)
+                await asyncio.to_thread(file.write, part)
+            if content.hexdigest() != name:
+                raise SpecError(
+                    f"the SHA-256 of the body is {content.hexdigest()}, but the path names another hash", "/sha256"
+                )
+            return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))
+    except OSError as error:  # the disk is full, or the storage refuses the file or does not answer
+        log.warning("the bundle %s could not be stored: %s", name, error)
+        return problem_response(503, f"the service could not store the bundle: {error}")
 
 
 def _name(sha256: str) -> str:
