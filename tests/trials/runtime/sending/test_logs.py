@@ -31,10 +31,23 @@ def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
     assert sorted((tmp_path / "log").read_text().split()) == ["child", "error", "python"]
 
 
-@pytest.mark.parametrize("options", [[], ["-u"]])
-def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(tmp_path: Path, options: list[str]) -> None:
+AS_RAY_DOES = """
+import sys
+class Unbuffered:
+    def __init__(self, stream): self.stream = stream
+    def write(self, text): self.stream.write(text); self.stream.flush()
+    def __getattr__(self, name): return getattr(self.stream, name)
+sys.stdout, sys.stderr = Unbuffered(sys.stdout), Unbuffered(sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(("options", "begin"), [([], ""), (["-u"], ""), ([], AS_RAY_DOES)])
+def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(
+    tmp_path: Path, options: list[str], begin: str
+) -> None:
     """A full disk failed every trial that printed something."""
     text = (
+        f"{begin}\n"
         "import resource, sys\n"
         "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
         "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"

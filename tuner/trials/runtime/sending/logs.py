@@ -105,7 +105,7 @@ class _Output(io.FileIO):
             return size
 
 
-_earlier: list[io.TextIOWrapper] = []
+_earlier: list[Any] = []
 """The streams that `keep_printing` has replaced. They may own their file descriptors, and would close them when collected."""
 
 
@@ -113,23 +113,24 @@ def keep_printing() -> None:
     """Let `print` drop output while the disk with the log is full. It would raise an error, and the trial would fail."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
-        if not isinstance(stream, io.TextIOWrapper) or _number_of(stream) != number:
+        if not hasattr(stream, "reconfigure") or _number_of(stream) != number:
             continue
         raw = _Output(number, "wb", closefd=False)
         raw.name = stream.name
-        buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
-        kept = io.TextIOWrapper(
-            buffer, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through
-        )
+        at_once = stream.write_through or not isinstance(
+            stream, io.TextIOWrapper
+        )  # Ray's stream flushes after each write
+        buffer: Any = raw if at_once else io.BufferedWriter(raw)
+        kept = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True, write_through=at_once)
         _earlier.append(stream)
         setattr(sys, name, kept)
 
 
-def _number_of(stream: io.TextIOWrapper) -> int | None:
+def _number_of(stream: Any) -> int | None:
     """Return the file descriptor of a stream; None if it has none, as in a test."""
     try:
-        return stream.fileno()
-    except OSError:
+        return int(stream.fileno())
+    except (OSError, ValueError):
         return None
 
 
