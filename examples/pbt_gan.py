@@ -69,7 +69,7 @@ SPACE = {"lr_generator": tuner.loguniform(1e-5, 1e-2), "lr_critic": tuner.loguni
 
 
 def main(scheduler: Any, **options: Any) -> tuner.Result:
-    defaults = {"num_samples": 8, "max_t": 24, "search_alg": "random", "seed": 0, "scope": "last"}
+    defaults = {"num_samples": 8, "max_t": 24, "search_alg": "random", "seed": 1, "scope": "last"}
     return tuner.run(Gan, SPACE, metric="distance", mode="min", scheduler=scheduler, **{**defaults, **options})
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tuner.cli import doctor
 from tuner.cli.commands import app
-from tuner.cli.doctor import Finding
+from tuner.cli.doctor import Finding, examine
 from tuner.service.page import Page
 from tuner.settings import Settings
 from tuner.store import Store, StoreUnavailable
@@ -81,6 +81,17 @@ def test_packages_that_are_missing_or_too_old_are_named() -> None:
     )
     assert [what.split(";")[0].split(" is ")[0] for what, _ in found] == ["no-such-package", "pytest"]
     assert found[1][1] == "pytest<1"
+
+
+def test_a_current_folder_that_has_been_deleted_is_an_error(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    found = {finding.subject: finding for finding in examine(settings)}
+    assert found["current folder"].level == "error"
+    assert not {"torch", "ray"} & set(found), "they cannot be started, whatever their state is"
 
 
 def test_few_open_files_are_warned_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 import tuner
 from tests.examples import scripts
+from tests.silence import run_to_end
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -117,15 +117,15 @@ def test_a_configuration_of_rllib_is_a_space() -> None:
 
 @pytest.mark.slow
 @pytest.mark.long  # test_foreign_forms.py has such a class under PBT
+@pytest.mark.timeout(1800)  # `run_to_end` ends a script that hangs before
 def test_exploits_help_a_population_of_gans(tmp_path: Path) -> None:
-    """Members wait for each other, so that the numbers do not depend on the load of the machine."""
-    done = subprocess.run(
-        [sys.executable, scripts.EXAMPLES / "pbt_gan.py"],
-        env={**os.environ, "TUNER_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=380,
-    )
+    """Members wait for each other, so that the numbers do not depend on the load of the machine.
+
+    They depend on the seed: with `seed=0`, the best member is one without exploits. With the seed of the example, the best
+    members differ by a factor of eight.
+    """
+    command = [sys.executable, str(scripts.EXAMPLES / "pbt_gan.py")]
+    done = run_to_end(command, silence_s=380, env={**os.environ, "TUNER_HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     found = re.findall(
         r"^(with exploits|without): best ([\d.]+), median ([\d.]+) at the end$", done.stdout, re.MULTILINE

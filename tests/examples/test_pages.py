@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
 import pytest
+
+from tests.silence import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("from_lightning", "from_optuna", "from_ray_train", "from_ray_tune", "from_wandb_sweeps")
@@ -78,19 +79,12 @@ def test_each_script_can_be_compiled(page: str, name: str) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long  # most of them are what a user has before
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)  # `run_to_end` ends a script that hangs before
 @pytest.mark.parametrize(("page", "name"), SCRIPTS + OF_RAY)
 def test_a_script_as_it_stands_there(page: str, name: str, tmp_path: Path) -> None:
     code = blocks(page)
     script = tmp_path / "script.py"
     script.write_text(f"{code['both']}\n\n{code[name]}")
     home = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, **home},
-        capture_output=True,
-        text=True,
-        timeout=380,
-    )
+    done = run_to_end([sys.executable, str(script)], silence_s=380, cwd=tmp_path, env={**os.environ, **home})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tuner.api import server
+from tuner.errors import SpecError
 from tuner.service import serve
 from tuner.service.early import answering
 from tuner.settings import Settings
@@ -49,3 +50,17 @@ def test_the_address_that_is_printed_works_in_a_browser(
         supervisor: Any = NoSupervisor()
         serve._serve(settings, early, supervisor)
     assert f"tuner is at http://{shown}:{port}   (database" in capsys.readouterr().out
+
+
+def test_a_service_does_not_start_in_a_folder_that_has_been_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    settings = Settings(home=tmp_path / "home", port=0)
+    with (
+        answering(settings.host, settings.port) as early,
+        pytest.raises(SpecError, match="the current folder of this process has been deleted"),
+    ):
+        serve.serve(settings, early)

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from tuner.errors import EntrypointError
+from tuner.errors import EntrypointError, SpecError
 from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.messages.launch import CodeRef
@@ -161,6 +161,19 @@ def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path, monkeypatch:
 
     monkeypatch.chdir(os.fsdecode(folder))
     assert os.fsencode(by_value(train).working_dir) == folder
+
+
+def test_a_folder_that_has_been_deleted_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(config: dict[str, Any]) -> None: ...
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.syspath_prepend("")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(
+        SpecError, match="the current folder of this process has been deleted: change to another folder"
+    ):
+        by_value(train)
 
 
 def test_a_module_that_loads_its_parts_late_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,15 +60,18 @@ class Finding:
 def examine(settings: Settings, quick: bool = False) -> Iterator[Finding]:
     """Run all checks, one after the other, and yield their findings.
 
-    quick: skip the checks that start processes: torch, distributed training, Ray.
+    The checks that start processes (torch, distributed training, Ray) are skipped with `quick`, and if the current folder has
+    been deleted.
     """
     yield from check_python()
     yield from check_packages()
+    nowhere = list(check_folder())
+    yield from nowhere
     yield from check_machine(settings)
     yield from check_database(settings)
     yield from check_storage(settings)
     yield from check_port(settings)
-    if not quick:
+    if not quick and not nowhere:
         if _version("torch") is None:
             what = "not installed: trials of several ranks, the searcher gp and the demo need it"
             yield Finding("torch", "warning", what, f"run `{with_extra('torch')}` if you need one of these")
@@ -137,6 +140,19 @@ def _unmet(requirements: list[Requirement]) -> Iterator[tuple[str, str]]:
             continue
         if not needed.specifier.contains(found, prereleases=True):
             yield f"{needed.name} is {found}; expected {needed.specifier}", f"{needed.name}{needed.specifier}"
+
+
+def check_folder() -> Iterator[Finding]:
+    """Check that the current folder is still there. Nothing is found if it is."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        yield Finding(
+            "current folder",
+            "error",
+            "it has been deleted, so neither torch nor Ray can be started here",
+            "change to another folder",
+        )
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
 from tuner.usercode import archives
+from tuner.usercode.trainable import working_folder
 
 PRIMITIVES = (
     "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
@@ -187,7 +188,7 @@ def imported(target: str) -> Any:
     module, colon, name = found.partition(":")
     if not colon:
         raise EntrypointError(f"expected FILE.py:FUNCTION or module:function, got {target!r}", "/trainable")
-    if (here := os.getcwd()) not in sys.path:
+    if (here := working_folder()) not in sys.path:
         sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), name)

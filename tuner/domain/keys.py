@@ -17,7 +17,7 @@ _EXPERIMENT_ID = re.compile(r"exp_[0-9a-f]{20}")
 def keyed_seed(seed: int, *key: Key) -> int:
     """Return 64 bits that depend only on the seed and the key, not on the process, the platform or the version of Python."""
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "big")
 
 
 def keyed_random(seed: int, *key: Key) -> random.Random:

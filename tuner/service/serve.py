@@ -15,6 +15,7 @@ from tuner.service.tokens import about_tokens, check_tokens, with_auth
 from tuner.service_url import announced, url_of
 from tuner.settings import Settings
 from tuner.telemetry import log_format, tracing
+from tuner.usercode.trainable import working_folder
 
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""
@@ -26,13 +27,17 @@ LOAD_AFTER_S = 10.0
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM. Raise SpecError if tokens are needed but no admin has a token.
+    """Serve until SIGINT or SIGTERM.
 
     Args:
         settings: the settings of this installation.
         early: answers requests on the socket until the service is loaded.
         adopt: continue not only experiments that were created through the API, but also those whose script has exited.
+
+    Raises:
+        SpecError: tokens are needed but no admin has a token, or the current folder has been deleted.
     """
+    working_folder()  # Ray cannot be started in a folder that has been deleted
     # uvicorn handles both signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from tuner.errors import EntrypointError
+from tuner.errors import EntrypointError, SpecError
 from tuner.store.records import CodeRecord
 from tuner.usercode.pickling import culprits, dumps
 
@@ -30,14 +30,16 @@ def by_value(
     Raises:
         EntrypointError: the function cannot be called with a configuration, or cannot be pickled. If it cannot be pickled,
             the message names the objects that prevent it.
+        SpecError: the current folder has been deleted.
     """
+    here = working_folder()
     blob = None
     if function is not None:
         check_signature(function)
         blob = pickle_function(function)
     content = hashlib.blake2b(digest_size=16)
     sys_path = _own_path()
-    for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, os.getcwd()]).encode(errors="surrogateescape")):
+    for part in (blob, space_blob, parts_blob, "\n".join([*sys_path, here]).encode(errors="surrogateescape")):
         content.update(b"\0" if part is None else part)
     return CodeRecord(
         hash=content.hexdigest(),
@@ -47,8 +49,18 @@ def by_value(
         python=platform.python_version(),
         packages=_versions(),
         sys_path=sys_path,
-        working_dir=os.getcwd(),
+        working_dir=here,
     )
+
+
+def working_folder() -> str:
+    """Return the current folder. Raise SpecError if it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise SpecError(
+            "the current folder of this process has been deleted: change to another folder, or start the process again in one"
+        ) from error
 
 
 def check_signature(function: Callable[..., Any]) -> None:

@@ -296,7 +296,10 @@ def test_a_spec_in_yaml_is_read_as_the_page_reads_it(tmp_path: Path, text: str, 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{\n\t"seed": 1,\n}', "Expecting property name"), ('{\n\t"seed": NaN\n}', "NaN is not a number in JSON")],
+    [
+        ('{\n\t"seed": 1,\n}', "(Expecting property name|Illegal trailing comma)"),  # the second from Python 3.13 on
+        ('{\n\t"seed": NaN\n}', "NaN is not a number in JSON"),
+    ],
 )
 def test_mistakes_in_json_are_not_blamed_on_its_tabs(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "spec.json").write_text(text)

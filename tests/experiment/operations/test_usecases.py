@@ -47,6 +47,16 @@ def test_the_working_dir_of_the_runtime_env_comes_first(
         assert "torch" in code.packages
 
 
+def test_a_service_whose_folder_has_been_deleted_says_so(
+    sqlite_store: Store, checker: EntrypointChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SpecError, match="the current folder of this process has been deleted"):
+        usecases.create_experiment(sqlite_store, {**SPEC, "entrypoint": "mine:train"}, checker)
+
+
 @pytest.mark.parametrize(
     "parts",
     [

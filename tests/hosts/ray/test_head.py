@@ -179,6 +179,11 @@ def test_a_head_that_is_stopped_before_it_starts_is_not_started(tmp_path: Path) 
         head.start_head(tmp_path, run, head.stops_of(tmp_path))
 
 
+def test_the_path_of_a_home_need_not_be_utf_8() -> None:
+    names = {head._scratch_name(Path(os.fsdecode(home))) for home in (b"/b\xfcro", b"/b\xfdro", "/büro".encode())}
+    assert len(names) == 3
+
+
 def test_the_head_that_an_earlier_version_has_started_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in any temporary directory in which its sockets had room, not only where those of every head have."""
     monkeypatch.setattr(tempfile, "tempdir", "/scratch/123456")

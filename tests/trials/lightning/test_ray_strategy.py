@@ -6,7 +6,6 @@ import importlib
 import io
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import tuner
+from tests.silence import run_to_end
 from tests.trials.lightning.cases import FLAVOURS, data
 from tuner.domain.experiment import Scaling
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
@@ -230,9 +230,10 @@ def test_what_cannot_be_done_is_said_at_once(local_ray: None, tmp_path: Path) ->
 @pytest.mark.long  # a script with a Ray of its own takes longest
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # `run_to_end` ends a script that hangs before
 def test_a_script_with_its_classes_in_main_and_no_ray_of_its_own(tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[3] / "examples" / "lightning_ray.py"
-    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    done = run_to_end([sys.executable, str(example)], silence_s=150, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     last = done.stdout.strip().splitlines()[-1]
     validated, predicted = last.split("predicted here:")

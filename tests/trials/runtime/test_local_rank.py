@@ -13,12 +13,13 @@ import pytest
 from tuner.trials.runtime import local_rank
 
 
-def test_the_server_ends_silently_if_the_script_ends_first() -> None:
+@pytest.mark.parametrize("options", [(), ("-W", "error")], ids=["as usual", "with all warnings"])
+def test_the_server_ends_silently_if_the_script_ends_first(options: tuple[str, ...]) -> None:
     """A script with a mistake in its arguments ends before the server is ready. Its error must be the last thing it prints."""
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs:
-        command = [sys.executable, "-m", "tuner.trials.runtime.local_rank", str(theirs.fileno())]
+        command = [sys.executable, *options, "-m", "tuner.trials.runtime.local_rank", str(theirs.fileno())]
         done = subprocess.run(
             command, pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60, check=False
         )

@@ -18,7 +18,7 @@ from tuner.names import did_you_mean
 from tuner.store.records import CodeRecord
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
-from tuner.usercode.trainable import by_value
+from tuner.usercode.trainable import by_value, working_folder
 
 MAX_BYTES = 10 << 20
 """The maximum size of a script, in bytes."""
@@ -83,7 +83,7 @@ def _script(name: str, runtime_env: Any) -> tuple[str, bytes]:
     modules = environment.get("py_modules")
     places = [*(modules if isinstance(modules, list) else []), environment.get("working_dir")]
     folders = [bundles.unpacked(place) for place in places if isinstance(place, str)]
-    for folder in [""] if os.path.isabs(name) else [*folders, os.getcwd()]:
+    for folder in [""] if os.path.isabs(name) else [*folders, working_folder()]:
         path = Path(folder, name)
         inside = not folder or path.resolve().is_relative_to(Path(folder).resolve())
         if inside and path.is_file():

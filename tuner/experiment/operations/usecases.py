@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
 from tuner.usercode.entrypoints import Checker, EntrypointChecker, TakesLong
+from tuner.usercode.trainable import working_folder
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
@@ -265,7 +265,7 @@ def entrypoint_code(spec: Spec, checker: Checker) -> CodeRecord:
         text = json.dumps([spec.entrypoint, spec.runtime_env], sort_keys=True)
         content = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return CodeRecord(
-        hash=content, python=python_version(), packages=dict(_packages()), sys_path=paths, working_dir=os.getcwd()
+        hash=content, python=python_version(), packages=dict(_packages()), sys_path=paths, working_dir=working_folder()
     )
 
 
@@ -288,7 +288,7 @@ def search_path(runtime_env: Mapping[str, Any]) -> list[str]:
     places = [bundles.unpacked(place) for place in own if isinstance(place, str)]
     folders = [str(Path(place).absolute()) for place in places if Path(place).is_dir()]
     modules = [str(Path(folder).parent) for folder in folders if (Path(folder) / "__init__.py").is_file()]
-    return list(dict.fromkeys([*folders, *modules, os.getcwd()]))
+    return list(dict.fromkeys([*folders, *modules, working_folder()]))
 
 
 def differs(runtime_env: Mapping[str, Any]) -> bool:

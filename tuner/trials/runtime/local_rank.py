@@ -139,6 +139,7 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 os.waitpid(pid, 0)  # then its children are those of the server
         _end_orphans(set())
+        control.close()
 
 
 def _reap(control: socket.socket, living: set[int]) -> None:
