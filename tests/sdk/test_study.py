@@ -178,6 +178,18 @@ def test_more_than_may_train_at_once_is_refused_with_the_reason() -> None:
         assert study.ask() is not None
 
 
+def test_a_trial_that_an_interrupted_loop_has_lost_can_be_had_again_as_the_error_says() -> None:
+    with study_of() as study:
+        lost = study.ask()
+        assert lost is not None
+        with pytest.raises(Conflict, match=r"tell\(\) of trial 0 .* study\.close\(\) and then tuner\.create_study"):
+            study.ask()
+    with study_of() as study:
+        again = study.ask()
+        assert again is not None
+        assert again.number == lost.number
+
+
 def test_several_threads_share_a_study() -> None:
     made: list[int] = []
     with study_of(max_concurrent_trials=3, num_samples=15) as study:

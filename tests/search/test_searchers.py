@@ -568,3 +568,20 @@ def test_an_exploit_changes_what_is_learned() -> None:
         searcher.suggest(1, trials)
         frozen = searcher._mirror.study.get_trials(deepcopy=False)[0]  # type: ignore[attr-defined]
         assert frozen.params["x"] == FLAT["x"].unit(trials[0].params["x"])
+
+
+def test_importing_optuna_prints_no_warning_in_a_notebook_without_ipywidgets() -> None:
+    code = """if True:
+        import sys
+        from types import ModuleType, SimpleNamespace
+
+        ipython = ModuleType("IPython")
+        ipython.get_ipython = lambda: SimpleNamespace(config={"IPKernelApp": {}})
+        sys.modules.update({"IPython": ipython, "ipykernel.zmqshell": ipython, "ipywidgets": None})
+
+        import tuner.search.importance
+
+        assert "tqdm.notebook" in sys.modules, "tqdm took this for a notebook"
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (out.returncode, out.stderr) == (0, "")

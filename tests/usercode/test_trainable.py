@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -187,3 +188,53 @@ def test_a_module_that_loads_its_parts_late_is_imported_again(monkeypatch: pytes
     with pytest.raises(EntrypointError, match="the closure variable 'other'"):
         other = Lazy("not_imported")
         pickle_function(lambda config: other)
+
+
+SPAWNED = """
+import multiprocessing
+import pickle
+
+import tuner
+
+
+class Net:
+    def __init__(self, width):
+        self.width = width
+
+
+def train(config):
+    net = pickle.loads(pickle.dumps(Net(config["width"])))
+    for _ in range(3):
+        tuner.report({"loss": net.width})
+
+
+def width(config):
+    return Net(5).width
+
+
+def stop(trial_id, result):
+    return result["training_iteration"] == 2
+
+
+def search(verbose):
+    result = tuner.run(
+        train, {"width": tuner.sample_from(width)}, metric="loss", mode="min", num_samples=1, stop=stop, verbose=verbose
+    )
+    return result.best_value, result.trials[0].iterations, result.errors
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(search, (0,)))
+"""
+
+
+def test_a_process_that_multiprocessing_has_spawned_searches_with_the_functions_of_its_script(tmp_path: Path) -> None:
+    """The script's module is `__mp_main__` there, and no rank can import that."""
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.stdout, done.returncode) == ("(5.0, 2, [])\n", 0), done.stderr

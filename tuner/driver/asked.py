@@ -204,7 +204,18 @@ class AskedDriver:
                     else "the scheduler is waiting for these trials to report"
                 )
                 trials = "1 trial has" if count == 1 else f"{count} trials have"
-                raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}")
+                raise Conflict(f"{trials} not ended yet, and no other trial may start: {why}{self._how_to_end()}")
+
+    def _how_to_end(self) -> str:
+        """Return a sentence that says how to end the trials that were handed out; "" if there are none."""
+        numbers = ", ".join(str(ref.trial) for ref in sorted(self.groups.taken))
+        if not numbers:
+            return ""
+        which = f"trial {numbers}" if len(self.groups.taken) == 1 else f"each of trials {numbers}"
+        return (
+            f". Call tell() of {which} to end it. If you no longer have it, as after its loop was interrupted in a notebook, "
+            "call study.close() and then tuner.create_study with the same name: ask() returns it again"
+        )
 
     async def _take(self) -> tuple[Trial, Segment, SegmentRef] | None:
         """Return the next segment to train; None if the loop has handled all events so far and has none."""

@@ -17,6 +17,7 @@ from tuner.schedulers.stoppers import from_json as stopper_from_json
 from tuner.search import from_json as searcher_from_json
 from tuner.search.base import Searcher, SearcherContext
 from tuner.space import Space
+from tuner.space.meant import meant_as_parameters
 
 DEFAULT_SAMPLES = 100
 """The number of trials to start if neither num_samples nor a time budget is set."""
@@ -49,7 +50,7 @@ def set_up(
         SpecError: the scheduler, searcher and stopper do not fit the space or each other. The error lists every mistake.
     """
     parts = parts or Parts()
-    notes: list[str] = []
+    notes = list(meant_as_parameters(spec.space, searched=bool(len(space))))
     searches = spec.search.get("type") if parts.searcher is None else parts.searcher.TYPE
     if spec.num_samples is None and spec.limits.time_budget_s is None and searches != "grid":
         one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL

@@ -15,6 +15,7 @@ from typing import Any
 from tuner.domain.experiment import Spec
 from tuner.driver.assemble import Parts
 from tuner.errors import SpecError
+from tuner.usercode.pickling import dumps
 
 NAMES = ("scheduler", "searcher", "stopper")
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
@@ -52,10 +53,8 @@ def dump_parts(parts: Parts) -> bytes | None:
     kept = {name: part for name in NAMES if (part := getattr(parts, name)) is not None and _json(part) is None}
     if not kept:
         return None
-    import cloudpickle
-
     try:
-        return bytes(cloudpickle.dumps(kept))
+        return dumps(kept)
     except Exception as error:
         raise SpecError(f"cannot be stored: {type(error).__name__}: {error}", f"/{next(iter(kept))}") from error
 

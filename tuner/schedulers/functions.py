@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import SpecError
+from tuner.usercode.pickling import SCRIPT, dumps
 
 _NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 _met: ContextVar[set[str] | None] = ContextVar(
@@ -117,7 +118,7 @@ def function_name(name: str, function: Any) -> str:
     if isinstance(function, NamedFunction):
         return function.text
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module and qualname and module != "__main__" and not isinstance(function, PickledFunction):
+    if module and qualname and module not in SCRIPT and not isinstance(function, PickledFunction):
         try:
             if imported(name, f"{module}:{qualname}") is function:
                 return f"{module}:{qualname}"
@@ -132,8 +133,6 @@ def sealed(function: Callable[..., Any]) -> Unloaded:
     """Wrap a function so that it, and the objects it refers to, are unpickled only when it is called."""
     if isinstance(function, NamedFunction | PickledFunction):
         return function
-    from tuner.usercode.pickling import dumps
-
     return PickledFunction(dumps(function), name_of(function))
 
 

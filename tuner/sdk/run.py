@@ -228,7 +228,6 @@ def _search(given: Mapping[str, Any]) -> Result:
     trainable, ray_address = given["trainable"], given["ray_address"]
     refuse_while_importing("tuner.run")
     _check_required(given)
-    notebook.hide_warnings_of_libraries()
     callbacks = checked_callbacks(given["callbacks"])
     if not Settings.from_env().ray_address:
         if may_be_local(given):

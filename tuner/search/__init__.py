@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from tuner.errors import SpecError
 from tuner.options import build, pick
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space.words import show
+
+# In a notebook without ipywidgets, the first import of Optuna warns that they are missing. tuner does not use them.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 if TYPE_CHECKING:
     from tuner.search.bohb import BOHBSearch

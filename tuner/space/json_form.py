@@ -16,7 +16,7 @@ from tuner.space.nodes import Opaque
 from tuner.space.primitives import OPTIONS, Domain, domain_of, grid_search
 from tuner.space.values import is_json, is_number, is_scalar, plain_value
 from tuner.space.words import escape, show
-from tuner.usercode.pickling import culprits
+from tuner.usercode.pickling import culprits, dumps
 
 
 class Reader:
@@ -175,17 +175,15 @@ def dump(writer: Writer) -> bytes:
     Raises:
         SpecError: some values cannot be pickled. The error lists each of them, with the part that cannot be pickled.
     """
-    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
     if references := [at for at, value in zip(writer.places, writer.values, strict=True) if _is_ray_reference(value)]:
         raise SpecError([(at, _RAY_REFERENCE) for at in references])
     try:
-        return bytes(cloudpickle.dumps(writer.values))
+        return dumps(writer.values)
     except Exception as whole:
         errors = []
         for pointer, value in zip(writer.places, writer.values, strict=True):
             try:
-                cloudpickle.dumps(value)
+                dumps(value)
             except Exception as error:
                 because = f" because of {', '.join(found)}" if (found := culprits(value)) else ""
                 name = getattr(value, "__qualname__", None) or show(value)

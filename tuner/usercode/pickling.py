@@ -10,15 +10,23 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+SCRIPT = ("__main__", "__mp_main__")
+"""The names of a script's module: the second one in a process that multiprocessing has started without a fork."""
+
 
 def dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Pickle a value with cloudpickle, except for two kinds of objects that cloudpickle does not handle.
+    """Pickle a value with cloudpickle, except for three kinds of objects that cloudpickle does not handle.
 
     References to objects in Ray's object store are pickled with Ray, because `ray.get` would otherwise wait forever in the
     other process. Such a reference is valid while the process that created it is alive. A lazy module, such as
-    `optuna.integration`, has a module class of its own; the process that unpickles it imports it again by name.
+    `optuna.integration`, has a module class of its own; the process that unpickles it imports it again by name. What a script
+    defines is pickled by value also in a process that multiprocessing has spawned, since others cannot import its module there.
     """
     import cloudpickle
+
+    script = sys.modules.get("__mp_main__")  # in other processes than spawned ones, another name of `__main__`
+    if script is not None and script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
 
     ray: Any = sys.modules.get("ray")
 

@@ -6,7 +6,10 @@ import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "./api/client";
 import { App } from "./App";
 
-afterEach(() => void vi.restoreAllMocks());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.restoreAllMocks();
+});
 
 function Page() {
   useQuery({ queryKey: ["down"], queryFn: () => Promise.reject(new ApiError(503, "starting")) });
@@ -38,4 +41,34 @@ it("the notice of a service that is down is not about the page that the sign-in 
   await screen.findByLabelText(/Token/);
   expect(client.getQueryState(["down"])!.error).toBeTruthy();
   expect(notice()).toBeNull();
+});
+
+it("waits for the answer of a service that is slow after it was down", async () => {
+  vi.useFakeTimers();
+  vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
+  const read = vi
+    .fn<() => Promise<string>>()
+    .mockImplementation(() => new Promise((resolve) => setTimeout(() => resolve("the answer"), 8000)));
+  read.mockRejectedValueOnce(new ApiError(503, "starting"));
+  function Slow() {
+    return <p>{useQuery({ queryKey: ["slow"], queryFn: read, initialData: "what was there before" }).data}</p>;
+  }
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+        <MemoryRouter>
+          <Routes>
+            <Route element={<App />}>
+              <Route path="*" element={<Slow />} />
+            </Route>
+          </Routes>
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  await act(() => vi.advanceTimersByTimeAsync(3000)); // the notice asks again
+  expect(screen.getByText("The service is not responding.")).toBeTruthy();
+  await act(() => vi.advanceTimersByTimeAsync(9000));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(read).toHaveBeenCalledTimes(2);
 });

@@ -117,12 +117,14 @@ function DownBanner() {
         ),
   );
   const retry = useCallback(
-    () => client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) }),
+    (cancelRefetch: boolean) =>
+      client.refetchQueries({ type: "active", predicate: (query) => isDown(query.state.error) }, { cancelRefetch }),
     [client],
   );
   useEffect(() => {
     if (!down) return;
-    const timer = setInterval(() => void retry(), RETRY_MS);
+    // A service that is slow, as after a restart, gets the time to answer.
+    const timer = setInterval(() => void retry(false), RETRY_MS);
     return () => clearInterval(timer);
   }, [down, retry]);
   if (!down) return null;
@@ -133,7 +135,7 @@ function DownBanner() {
           <b>The service is not responding.</b> This page may be out of date; running trials are not affected. Is{" "}
           <code>tuner serve</code> running?
         </span>
-        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry()}>
+        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry(true)}>
           Try again
         </Button>
       </Group>

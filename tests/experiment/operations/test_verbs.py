@@ -15,7 +15,7 @@ from tuner.domain.batch import Batch
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict
-from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, act, act_on_trial, actions
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial, actions
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -81,3 +81,9 @@ def test_a_command_of_the_terminal(sqlite_store: Store, sqlite_url: str, monkeyp
     assert done.output == f"asked to pause digits ({experiment}), which is running\n"
     assert pending(sqlite_store, experiment) == ["pause"]
     assert "Usage: " in CliRunner().invoke(cli, ["stop", "--help"]).output
+
+
+@pytest.mark.parametrize("verb", [VERBS["pause"], VERBS["resume"], TRIAL_VERBS["retry"]], ids=lambda verb: verb.name)
+def test_a_button_after_which_trials_continue_says_what_happens_without_a_checkpoint(verb: Verb) -> None:
+    assert verb.button is not None
+    assert "from the beginning" in verb.button.effect

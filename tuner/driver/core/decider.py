@@ -119,7 +119,7 @@ class Decider:
             case e.Commanded():
                 if event.command == "continue":
                     self._exhausted = False
-                return after_command(self.experiment, event)
+                return self._obey(event)
             case e.Amended():
                 self._exhausted = False
                 self._amended = self._asked is not None
@@ -155,6 +155,14 @@ class Decider:
                 return waiting_resized(self.experiment)
             case _:
                 assert_never(event)
+
+    def _obey(self, event: e.Commanded) -> Iterator[Decision]:
+        """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning."""
+        for decision in after_command(self.experiment, event):
+            if isinstance(decision, d.Resume):
+                yield from self._continue_trial(decision, asked=True)
+            else:
+                yield decision
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
         """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
@@ -507,13 +515,16 @@ class Decider:
         yield replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
         return True
 
-    def _continue_trial(self, choice: d.Resume | d.Exploit) -> Iterator[Decision]:
-        """Resume a paused trial, or let it exploit its donor if the donor has or will have a checkpoint."""
+    def _continue_trial(self, choice: d.Resume | d.Exploit, asked: bool = False) -> Iterator[Decision]:
+        """Resume a paused trial, or let it exploit its donor if the donor has or will have a checkpoint.
+
+        asked: True if a user, rather than the scheduler, resumes the trial.
+        """
         if isinstance(choice, d.Exploit) and not self._can_exploit(choice):
             choice = d.Resume(trial=choice.trial, reason=f"trial {choice.donor} has no checkpoint to continue from")
         if isinstance(choice, d.Resume):
             trial = self.trials[choice.trial]
-            yield from self._warn_of_starting_over(trial)
+            yield from self._warn_of_starting_over(trial, asked)
             if self._starts_over(trial) and STARTS_OVER not in choice.reason:
                 choice = replace(choice, reason=f"{choice.reason}; it has no checkpoint, so it {STARTS_OVER}")
         yield choice
@@ -529,7 +540,7 @@ class Decider:
         late = self.experiment.checkpoints.awaits(trial) is not None
         return trial.checkpoint is None and not late and bool(trial.iteration)
 
-    def _warn_of_starting_over(self, trial: Trial) -> Iterator[Decision]:
+    def _warn_of_starting_over(self, trial: Trial, asked: bool) -> Iterator[Decision]:
         """Warn that a paused trial starts over, because it has no checkpoint. Warn only once in an experiment."""
         if not self._starts_over(trial):
             return
@@ -540,10 +551,9 @@ class Decider:
         if any(other.checkpoint is not None for other in self.trials):
             because = "it has no checkpoint that can still be used"
         else:
-            because = (
-                "its function has saved no checkpoint: pass one to tuner.report, or use a scheduler that never resumes "
-                "trials, such as asha"
-            )
+            because = "its function has saved no checkpoint: pass one to tuner.report"
+            if not asked:
+                because += ", or use a scheduler that never resumes trials, such as asha"
         why = f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because {because}"
         yield d.Note(reason=why, trial=trial.number, warning=True)
 

@@ -77,7 +77,7 @@ VERBS: dict[Command, Verb] = {
             button=Button(
                 effect=(
                     "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. "
-                    "You can resume it at any time."
+                    "You can resume it at any time; a trial that has no checkpoint then starts from the beginning."
                 ),
                 keep="Keep it running",
                 final=False,
@@ -91,7 +91,10 @@ VERBS: dict[Command, Verb] = {
             refused=_OVER,
             undoes="pause",
             button=Button(
-                effect="Its trials continue from their newest checkpoints as resources become free.",
+                effect=(
+                    "Its trials continue from their newest checkpoints, or from the beginning if they have none, as resources "
+                    "become free."
+                ),
                 keep="Leave it paused",
                 final=False,
             ),

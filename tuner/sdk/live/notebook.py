@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -43,12 +42,6 @@ def is_here() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
-
-
-def hide_warnings_of_libraries() -> None:
-    """Hide the warning that importing Optuna prints in a notebook without ipywidgets, which tuner does not need."""
-    if is_here():
-        warnings.filterwarnings("ignore", message="IProgress not found", category=Warning)
 
 
 class Area:

@@ -121,6 +121,27 @@ export async function all<T>(page: (token: string | undefined) => Promise<Page<T
   return (await pagesOf(page)).flatMap(({ items }) => items);
 }
 
+/** The time after which a request that is repeated every few seconds counts as lost. */
+export const LOST_MS = 20_000;
+
+/**
+ * Abort a request that gets no answer, so that the page says so and asks again. A service that hangs, or a connection that was
+ * cut on the way, as by a VPN, would leave the browser waiting for many minutes.
+ */
+async function timely<T>(signal: AbortSignal | undefined, read: (both: AbortSignal) => Promise<T>): Promise<T> {
+  const both = new AbortController();
+  const abort = () => both.abort();
+  if (signal?.aborted) abort();
+  signal?.addEventListener("abort", abort);
+  const timer = setTimeout(abort, LOST_MS);
+  try {
+    return await read(both.signal);
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
+  }
+}
+
 const AS_TEXT = { parseAs: "text" as const };
 const aborting = (signal?: AbortSignal) => (signal ? { signal } : {});
 export const from = (token: string | undefined) => (token === undefined ? {} : { page_token: token });
@@ -229,11 +250,14 @@ export const PAGE = 1000;
 
 export const api = {
   experiments: (query: ExperimentQuery, signal?: AbortSignal): Promise<Page<Experiment>> =>
-    exact(http.GET("/api/v1/experiments", { params: { query }, ...AS_TEXT, ...aborting(signal) }), signal),
-  experiment: (id: string, signal?: AbortSignal): Promise<Experiment> => {
-    const asked = { params: { path: { experiment_id: id } }, ...AS_TEXT, ...aborting(signal) };
-    return exact(http.GET("/api/v1/experiments/{experiment_id}", asked), signal);
-  },
+    timely(signal, (both) =>
+      exact(http.GET("/api/v1/experiments", { params: { query }, ...AS_TEXT, signal: both }), signal),
+    ),
+  experiment: (id: string, signal?: AbortSignal): Promise<Experiment> =>
+    timely(signal, (both) => {
+      const asked = { params: { path: { experiment_id: id } }, ...AS_TEXT, signal: both };
+      return exact(http.GET("/api/v1/experiments/{experiment_id}", asked), signal);
+    }),
   /** The experiment with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactExperiment: async (id: string, signal?: AbortSignal): Promise<Experiment> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
@@ -344,7 +368,8 @@ export const api = {
   projects: (signal?: AbortSignal) => answered(http.GET("/api/v1/projects", { ...aborting(signal) }), signal),
   changeProject: (project: string, body: ProjectPatch) =>
     answered(http.PATCH("/api/v1/projects/{project}", { params: { path: { project } }, body: body as never })),
-  cluster: (signal?: AbortSignal) => answered(http.GET("/api/v1/cluster", { ...aborting(signal) }), signal),
+  cluster: (signal?: AbortSignal) =>
+    timely(signal, (both) => answered(http.GET("/api/v1/cluster", { signal: both }), signal)),
   audit: (signal?: AbortSignal) =>
     answered(http.GET("/api/v1/audit", { params: { query: { page_size: 200 } }, ...aborting(signal) }), signal),
   /** `where`: conditions of the service; only trials that meet them are used. */

@@ -4,7 +4,7 @@ export const EXPERIMENT_VERBS = {
     "summary": "Pause every trial at its next report.",
     "past": "paused",
     "button": {
-      "effect": "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. You can resume it at any time.",
+      "effect": "Every running trial stops at its next report, keeps its newest checkpoint and releases its resources. You can resume it at any time; a trial that has no checkpoint then starts from the beginning.",
       "keep": "Keep it running",
       "final": false,
       "in_menu": false
@@ -14,7 +14,7 @@ export const EXPERIMENT_VERBS = {
     "summary": "Continue an experiment that is paused, or whose script has ended.",
     "past": "resumed",
     "button": {
-      "effect": "Its trials continue from their newest checkpoints as resources become free.",
+      "effect": "Its trials continue from their newest checkpoints, or from the beginning if they have none, as resources become free.",
       "keep": "Leave it paused",
       "final": false,
       "in_menu": false

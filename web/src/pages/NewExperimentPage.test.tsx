@@ -212,3 +212,11 @@ it("says that the preview waits for the YAML if there has been none yet", async 
   expect(await screen.findByText("The preview comes once the YAML can be parsed.")).toBeTruthy();
   expect(screen.queryByText(/Loading/)).toBeNull();
 });
+
+it("says that a space without parameters gives all trials the same configuration", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "dryRun").mockResolvedValue({ ...DRY, configurations: [{ params: {} }, { params: {} }] } as never);
+  show("/new");
+  expect(await screen.findByText(/The space has no parameters/)).toBeTruthy();
+  expect(screen.queryByRole("listitem")).toBeNull();
+});

@@ -216,11 +216,17 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               {check.data && (
                 <div>
                   <h3 className={classes.samplesTitle}>The first configurations</h3>
-                  <ol className={classes.samples}>
-                    {check.data.configurations.map(({ params }, i) => (
-                      <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
-                    ))}
-                  </ol>
+                  {nothingToSearch(check.data.configurations) ? (
+                    <p className={classes.note}>
+                      The space has no parameters, so all trials get the same configuration.
+                    </p>
+                  ) : (
+                    <ol className={classes.samples}>
+                      {check.data.configurations.map(({ params }, i) => (
+                        <li key={i}>{config(readable(params, check.data.labels), check.data.labels)}</li>
+                      ))}
+                    </ol>
+                  )}
                 </div>
               )}
             </div>
@@ -300,4 +306,8 @@ function wrongTitle(error: unknown, otherwise: string): string {
   if (!(error instanceof ApiError && error.refused)) return otherwise;
   const count = error.problem?.errors?.length ?? 0;
   return `The spec is not valid${count > 1 ? `: ${count} mistakes` : ""}`;
+}
+
+function nothingToSearch(configurations: readonly { params: object }[]): boolean {
+  return configurations.length > 0 && configurations.every(({ params }) => Object.keys(params).length === 0);
 }

@@ -62,3 +62,34 @@ def test_a_trial_that_has_ended_keeps_its_end_if_the_experiment_is_cancelled(com
     bench.command(command)
     assert bench.states == ["completed", "cancelled", "cancelled"]
     assert [entry.trial for _, entry in bench.log if entry.KIND == "cancel"] == [1, 2]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_user_is_warned_once_if_resumed_trials_start_over(one_by_one: bool) -> None:
+    bench = Bench()
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+    bench.command("pause")
+    for number in (0, 1):
+        bench.reported(number)
+        bench.ended(number)
+    if one_by_one:
+        for number in (0, 1):
+            bench.command("resume", trial=number)
+    bench.command("resume")
+    why = "resumed by a user; it has no checkpoint, so it starts from the beginning"
+    assert [entry.reason for _, entry in bench.log if entry.KIND == "resume"] == [why] * 2
+    notes = [entry.reason for _, entry in bench.log if entry.KIND == "note" and entry.warning]
+    because = "its function has saved no checkpoint: pass one to tuner.report"
+    assert notes == [f"trial 0 starts over and repeats 2 reports, because {because}"]
+
+
+def test_a_user_is_not_warned_if_a_resumed_trial_continues_from_a_checkpoint() -> None:
+    bench = Bench()
+    bench.started(0)
+    bench.command("pause", trial=0)
+    bench.reported(0, checkpoint=True)
+    bench.ended(0)
+    bench.command("resume", trial=0)
+    assert [entry.reason for _, entry in bench.log if entry.KIND in ("resume", "note")] == ["resumed by a user"]

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from tuner.usercode.pickling import SCRIPT
+
 _DEPTH = 4
 """The number of wrappers, such as partials and objects with the function as an attribute, that are looked through."""
 _OF_CHILD = """import cloudpickle
@@ -59,11 +61,10 @@ def definitions(trainable: Any) -> dict[str, Any]:
     """Return the functions and classes of the script that an unpickled trainable uses, by their names."""
     found: dict[str, Any] = {}
     for function in _functions(trainable, _DEPTH):
-        if function.__globals__.get("__name__") == "__main__" and function.__globals__ is not vars(
-            sys.modules["__main__"]
-        ):
-            for name, value in (*function.__globals__.items(), (function.__name__, function)):
-                if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+        names = function.__globals__
+        if names.get("__name__") in SCRIPT and names is not vars(sys.modules["__main__"]):
+            for name, value in (*names.items(), (function.__name__, function)):
+                if isinstance(value, type | FunctionType) and value.__module__ in SCRIPT:
                     found.setdefault(name, value)
     return found
 

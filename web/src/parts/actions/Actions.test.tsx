@@ -1,5 +1,5 @@
 import { MantineProvider } from "@mantine/core";
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryClient, QueryClientProvider, skipToken, useQuery } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { MemoryRouter } from "react-router";
@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Trial } from "../../api/types";
+import { keys } from "../../live/keys";
 import { type } from "../../test/typing";
 import { Actions, BulkActions } from "./Actions";
 import { TrialActions } from "./TrialActions";
@@ -68,6 +69,23 @@ describe("the actions of an experiment", () => {
     ).toBeTruthy();
     fireEvent.click(screen.getByRole("button", { name: "Cancel" }));
     expect(await screen.findByText(/end at their next report/)).toBeTruthy();
+  });
+
+  it("keep the focus of the keyboard beside a button that is gone after it was used", async () => {
+    const running = { ...EXPERIMENT, state: "running", actions: ["pause", "cancel"] } as Experiment;
+    vi.spyOn(api, "act").mockResolvedValue({ ...running, state: "pausing", actions: ["resume", "cancel"] } as never);
+    function Page() {
+      const { data } = useQuery<Experiment>({ queryKey: keys.experiment("exp_1"), queryFn: skipToken });
+      return <Actions experiment={data ?? running} />;
+    }
+    show(<Page />);
+    const pause = screen.getByRole("button", { name: "Pause" });
+    pause.focus();
+    fireEvent.click(pause);
+    const sure = (await screen.findByRole("dialog")).querySelector<HTMLElement>("[data-autofocus]")!;
+    sure.focus();
+    fireEvent.click(sure);
+    await waitFor(() => expect(document.activeElement).toBe(screen.getByRole("button", { name: "Resume" })));
   });
 
   it("do not include new trials while it is being cancelled", () => {

@@ -7,6 +7,9 @@ document.addEventListener("focusin", ({ target }) => {
   if (target instanceof HTMLElement) last = buttonOf(target);
 });
 
+/** The time within which a service usually carries an action out. */
+const CARRIED_OUT_MS = 10_000;
+
 function buttonOf(focused: HTMLElement): HTMLElement {
   const id = focused.closest("[role=menu], [role=dialog]")?.getAttribute("aria-labelledby");
   const button = id ? document.getElementById(id) : null;
@@ -14,20 +17,36 @@ function buttonOf(focused: HTMLElement): HTMLElement {
 }
 
 /**
- * When the dialog that contains this is closed, return the focus to the element that opened the dialog. Mantine does so only for a dialog
- * that was on the page before it was opened, and whose opener is still there.
+ * When the dialog that contains this is closed, return the focus to the element that opened the dialog, or to a button beside it
+ * if that one is gone or disabled, as "Pause" is after a pause. Mantine returns it only for a dialog that was on the page before it
+ * was opened, and whose opener is still there.
  */
 export function FocusBack() {
   const [opener] = useState(last);
+  const [around] = useState(opener?.parentElement);
   useEffect(
     () => () => {
       // Wait until the dialog is gone, and leave the focus alone if it is somewhere else by then.
       setTimeout(() => {
-        const lost = document.activeElement === document.body || document.activeElement?.closest("[aria-modal=true]");
-        if (lost && opener?.isConnected) opener.focus({ preventScroll: true });
+        if (!isLost()) return;
+        const beside = () =>
+          around?.querySelector<HTMLElement>("button:not([disabled])")?.focus({ preventScroll: true });
+        if (opener?.isConnected) opener.focus({ preventScroll: true });
+        if (isLost()) return beside();
+        // The service carries an action out a moment later, and only then is the button gone.
+        const watcher = new MutationObserver(() => {
+          if (!opener?.isConnected && isLost()) beside();
+        });
+        if (around) watcher.observe(around, { childList: true });
+        setTimeout(() => watcher.disconnect(), CARRIED_OUT_MS);
       });
     },
-    [opener],
+    [opener, around],
   );
   return null;
+}
+
+function isLost(): boolean {
+  const focused = document.activeElement;
+  return focused === null || focused === document.body || focused.closest("[aria-modal=true]") !== null;
 }

@@ -1,0 +1,42 @@
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { api, ApiError, LOST_MS } from "./client";
+
+/** Never answers, as a service that hangs. */
+const silent = (request: Request) =>
+  new Promise<Response>((_, reject) => {
+    request.signal.addEventListener("abort", () => reject(request.signal.reason as Error));
+  });
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  vi.stubGlobal("fetch", silent);
+});
+
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+it.each([
+  ["an experiment", () => api.experiment("exp_1")],
+  ["the list of experiments", () => api.experiments({})],
+  ["the cluster", () => api.cluster()],
+])("says that the service is not responding if it does not answer a request for %s", async (_, ask) => {
+  const failed = ask().then(
+    () => null,
+    (error: unknown) => error,
+  );
+  await vi.advanceTimersByTimeAsync(LOST_MS);
+  const error = await failed;
+  expect(error).toBeInstanceOf(ApiError);
+  expect((error as ApiError).unreachable).toBe(true);
+});
+
+it("takes a request that the page has given up for no failure of the service", async () => {
+  const given = new AbortController();
+  const failed = api.experiment("exp_1", given.signal).catch((error: unknown) => error);
+  await vi.advanceTimersByTimeAsync(1000);
+  given.abort();
+  expect(await failed).not.toBeInstanceOf(ApiError);
+  expect(vi.getTimerCount()).toBe(0);
+});
