@@ -114,6 +114,39 @@ def test_a_head_of_an_earlier_version_is_replaced(
             assert [one[head.VERSION] for one in environments] == [__version__]
 
 
+@pytest.mark.parametrize(
+    ("code", "later", "stays"),
+    [("ours", True, True), ("other", True, False), ("other", False, True)],
+    ids=["the same code", "changed code", "the code of another service, which began later"],
+)
+def test_a_head_of_changed_code_is_replaced_even_if_the_version_is_the_same(
+    code: str, later: bool, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade of a checkout, the driver and the trials went on with the code of before until Ray was shut down."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    environments: list[Mapping[str, str]] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environments.append(environment)
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    variables = {head.MARK: str(head._scratch(tmp_path)), head.VERSION: __version__}
+    variables[head.SOURCES] = head.sources() if code == "ours" else "0123456789abcdef"
+    with process("-c", WAITS, **variables) as part:
+        found = head.Head("127.0.0.1:6379", (psutil.Process(part), psutil.Process(part)))
+        ours = psutil.Process().create_time()
+        monkeypatch.setattr(found.parts[-1], "create_time", lambda: ours - 1 if later else ours + 1)
+        monkeypatch.setattr(head, "find_head", lambda _: found)
+        if stays:
+            assert head.start_head(tmp_path, run) is found
+            assert found.dead() is None
+        else:
+            with pytest.raises(ClusterUnreachable, match="no Ray here"):
+                head.start_head(tmp_path, run)
+            found.parts[0].wait(timeout=30)
+            assert [one[head.SOURCES] for one in environments] == [head.sources()]
+
+
 def test_the_head_is_found_by_a_process_with_another_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

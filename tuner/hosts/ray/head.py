@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import logging
 import os
 import re
@@ -38,6 +40,9 @@ MARK = "_TUNER_RAY_HEAD"
 
 VERSION = "_TUNER_RAY_VERSION"
 """The environment variable with the version of tuner that started a head. Earlier versions do not set it."""
+
+SOURCES = "_TUNER_RAY_SOURCES"
+"""The environment variable with the fingerprint of the code of tuner that started a head. Earlier versions do not set it."""
 
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
@@ -103,7 +108,8 @@ def find_head(home: Path) -> Head | None:
 def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) -> Head:
     """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
-    A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version.
+    A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version. So is
+    one of this version that was started before this process, if the code has changed since.
 
     run: the function that runs `ray` commands; by default `run_ray`.
     stops: what `stops_of` has returned when the service began; None to start a head whether or not it was stopped since.
@@ -117,13 +123,9 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         if (head := find_head(home)) is not None:
-            if (earlier := _earlier_version(head)) is None:
+            if (why := _outdated(head)) is None:
                 return head
-            log.warning(
-                "Ray runs the code of %s, because that version has started it; it is started again by this version, %s, and "
-                "its experiments continue from their checkpoints",
-                earlier, __version__,
-            )  # fmt: skip
+            log.warning("%s, and its experiments continue from their checkpoints", why)
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
         # `stop_head` deletes this file, after it has changed what `stops_of` returns.
@@ -143,15 +145,36 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
         return head
 
 
-def _earlier_version(head: Head) -> str | None:
-    """Return the version of tuner that has started a head, if it is earlier than this one, else None."""
+def _outdated(head: Head) -> str | None:
+    """Return why the workers of a head would run earlier code than this process does, or None if they would not."""
+    raylet = head.parts[-1]
     try:
-        version = head.parts[-1].environ().get(VERSION)
+        environment, began = raylet.environ(), raylet.create_time()
     except psutil.Error:  # it has just exited, and the caller will notice
         return None
-    if version is None:
-        return "an earlier version"
-    return version if Version(version) < Version(__version__) else None
+    version = environment.get(VERSION)
+    if version is None or Version(version) < Version(__version__):
+        earlier = version or "an earlier version"
+        return (
+            f"Ray runs the code of {earlier}, because that version has started it; it is started again by this version, "
+            f"{__version__}"
+        )
+    # Without the last condition, two services of one home with different code would replace each other's head forever.
+    changed = version == __version__ and environment.get(SOURCES, sources()) != sources()
+    if changed and began < psutil.Process().create_time():
+        return f"Ray runs other code of version {version}, because tuner has changed since Ray was started; it is started again"
+    return None
+
+
+@functools.cache
+def sources() -> str:
+    """Return a fingerprint of the code of tuner, as it is when this is first called. It is the same on every machine."""
+    root = Path(__file__).parents[2]
+    found = hashlib.blake2b(digest_size=8)
+    for file in sorted(root.rglob("*.py")):
+        content = file.read_bytes()
+        found.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return found.hexdigest()
 
 
 def _start(home: Path, run: RunRay) -> Head:
@@ -347,6 +370,7 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
             "RAY_USAGE_STATS_ENABLED": "0",
             MARK: str(_scratch(home)),
             VERSION: __version__,
+            SOURCES: sources.__wrapped__(),  # the code may have changed since this process began
             USED: str(_used_torch(home)),
             **tokens.of_home(home),
         },
