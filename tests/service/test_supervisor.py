@@ -23,7 +23,7 @@ from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
-from tuner.hosts.ray.head import HeadStopped, stop_head
+from tuner.hosts.ray.head import HeadStopped, OtherRuntime, stop_head
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -467,6 +467,26 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
     with Supervisor(Settings(home=tmp_path)) as supervisor:
         until(lambda: looks(supervisor, "a") == "a at good")
     assert stopped == [tmp_path]
+
+
+def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Path] = []
+
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
+        starts.append(home)
+        raise OtherRuntime("it has another Python")
+
+    def stop_head(home: Path, *, keep_logs: bool) -> bool:
+        raise AssertionError("the head is stopped")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    monkeypatch.setattr(supervisor_module, "stop_head", stop_head)
+    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.0)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: len(starts) > supervisor_module.FUTILE + 2)
+        assert supervisor.problem() == "it has another Python"
 
 
 def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(

@@ -21,6 +21,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,9 @@ VERSION = "_TUNER_RAY_VERSION"
 SOURCES = "_TUNER_RAY_SOURCES"
 """The environment variable with the fingerprint of the code of tuner that started a head. Earlier versions do not set it."""
 
+RUNTIME = "_TUNER_RAY_RUNTIME"
+"""The environment variable with the versions of Python and Ray of a head; see `_runtime`. Earlier versions do not set it."""
+
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
 
@@ -64,6 +68,10 @@ RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProces
 
 class HeadStopped(ClusterUnreachable):
     """`stop_head` was called while the head was being started."""
+
+
+class OtherRuntime(ClusterUnreachable):
+    """Another service runs the head of this home, with a version of Python or Ray that this process cannot connect to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
     """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
     A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version. So is
-    one of this version that was started before this process, if the code has changed since.
+    one of this version that was started before this process, if the code, Python or Ray has changed since.
 
     run: the function that runs `ray` commands; by default `run_ray`.
     stops: what `stops_of` has returned when the service began; None to start a head whether or not it was stopped since.
@@ -117,6 +125,7 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
     Raises:
         HeadStopped: `stop_head` was called while Ray was starting, or since the service began. It also ends what has been
             started of Ray.
+        OtherRuntime: another service, which began later, runs the head with another version of Python or Ray.
         ClusterUnreachable: Ray cannot be started.
     """
     run = run or run_ray
@@ -146,7 +155,10 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
 
 
 def _outdated(head: Head) -> str | None:
-    """Return why the workers of a head would run earlier code than this process does, or None if they would not."""
+    """Return why the workers of a head would run earlier code than this process does, or None if they would not.
+
+    Raise OtherRuntime if this process cannot use a head that was started after it.
+    """
     raylet = head.parts[-1]
     try:
         environment, began = raylet.environ(), raylet.create_time()
@@ -159,11 +171,25 @@ def _outdated(head: Head) -> str | None:
             f"Ray runs the code of {earlier}, because that version has started it; it is started again by this version, "
             f"{__version__}"
         )
-    # Without the last condition, two services of one home with different code would replace each other's head forever.
-    changed = version == __version__ and environment.get(SOURCES, sources()) != sources()
-    if changed and began < psutil.Process().create_time():
+    # Otherwise two services of one home, with different code or Pythons, would replace each other's head forever.
+    is_earlier = began < psutil.Process().create_time()
+    ours, theirs = _runtime(), environment.get(RUNTIME)
+    if theirs not in (None, ours):
+        if is_earlier:
+            return f"Ray was started with {theirs}, and this service has {ours}: Ray is started again"
+        raise OtherRuntime(
+            f"another service has started the Ray of this home again, with {theirs}, and this service has {ours}: give each "
+            "service a home of its own (TUNER_HOME), or stop one of them"
+        )
+    if version == __version__ and environment.get(SOURCES, sources()) != sources() and is_earlier:
         return f"Ray runs other code of version {version}, because tuner has changed since Ray was started; it is started again"
     return None
+
+
+def _runtime() -> str:
+    """Return the versions of Python and Ray of this environment, which Ray compares when a process connects to it."""
+    digits = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    return f"Python {'.'.join(map(str, sys.version_info[:digits]))} and Ray {metadata.version('ray')}"
 
 
 @functools.cache
@@ -209,7 +235,10 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
     """
     if not keep_logs and home.is_dir():
         _stops(home).write_text(uuid.uuid4().hex, encoding="utf-8")
-    _marker(home).unlink(missing_ok=True)
+    if keep_logs and home.is_dir():
+        _marker(home).write_text("", encoding="utf-8")  # to other services of this home, it does not look stopped
+    else:
+        _marker(home).unlink(missing_ok=True)
     _used_torch(home).unlink(missing_ok=True)
     running = _end(home, patience_s=10.0)
     if not keep_logs and home.is_dir():
@@ -370,6 +399,7 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
             "RAY_USAGE_STATS_ENABLED": "0",
             MARK: str(_scratch(home)),
             VERSION: __version__,
+            RUNTIME: _runtime(),
             SOURCES: sources.__wrapped__(),  # the code may have changed since this process began
             USED: str(_used_torch(home)),
             **tokens.of_home(home),
