@@ -23,7 +23,7 @@ from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
-from tuner.hosts.ray.head import HeadStopped, OtherRuntime, stop_head
+from tuner.hosts.ray.head import HeadStopped, OtherRuntime, sources, stop_head
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -195,7 +195,7 @@ def test_a_host_of_changed_code_is_ended_on_a_cluster_that_the_user_has_named(
 
     def answer(name: str, timeout: float) -> dict[str, Any]:
         found = states.pop(0) if len(states) > 1 else states[0]
-        return {"owner": "owner", "sources": shared.sources() if code == "same" else code, "attended": found}
+        return {"owner": "owner", "sources": sources() if code == "same" else code, "attended": found}
 
     monkeypatch.setattr(ray, "get", answer)
     monkeypatch.setattr(shared, "LOOK_S", 0.0)

@@ -46,7 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()
-        if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+        if isinstance(error, OSError) and (isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL):
             raise SpecError(f"cannot listen on {host}: {error.strerror}; {HOST_ADVICE}", "/host") from error
         why = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
         raise SpecError(f"port {port} of {host} cannot be used: {why}; --port 0 picks a free one", "/port") from error

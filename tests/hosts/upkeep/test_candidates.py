@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.store.examples import a_spec
@@ -98,7 +100,7 @@ def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
     """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
     made, clock = create(sqlite_store, "api"), [0.0]
     monkeypatch.setattr(module, "WITNESS_S", 12.0)
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW - 3600.0)
     for second in range(60):
         clock[0] = float(second)
@@ -116,7 +118,7 @@ def test_a_lease_that_was_seen_before_it_expired_is_taken_over_soon(
 ) -> None:
     made, clock = create(sqlite_store, "api"), [0.0]
     monkeypatch.setattr(module, "WITNESS_S", 12.0)
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW)
     taken = []
     for second in range(40):
