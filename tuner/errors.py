@@ -119,6 +119,14 @@ class StoreError(TunerError):
     """The database refused a request, or does not have the requested object."""
 
 
+def unreadable(what: str, kind: str) -> StoreError:
+    """Return the error for an entry of an experiment's log that this version of tuner does not know."""
+    return StoreError(
+        f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since a newer version has "
+        "written it. Nothing is lost: use that version, or a newer one, to go on with the experiment"
+    )
+
+
 class NotFound(StoreError, KeyError):
     """The experiment, trial or checkpoint does not exist."""
 

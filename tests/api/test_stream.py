@@ -104,6 +104,11 @@ def test_a_reconnect_goes_on_where_it_was(server: str, sqlite_store: Store) -> N
     assert [seq for seq, _, _ in take(server, path + "?after=4", 3)] == [5, 6, 7]
     assert [seq for seq, _, _ in take(server, path + "?after=2", 1, **{"Last-Event-ID": "6"})] == [7]
     assert take(server, path + "?after=99", 1)[0][1] == "experiment"
+    assert [seq for seq, _, _ in take(server, path, 1, **{"Last-Event-ID": "7"})] == [7], "nothing but the state"
+    restored = take(server, path + "?after=8", 7, **{"Last-Event-ID": "8"})
+    assert [seq for seq, _, _ in restored] == [1, 2, 3, 4, 5, 6, 7], (
+        "the stream was silent after a backup had been restored"
+    )
     assert httpx.get(server + path, headers={"Last-Event-ID": "x"}).status_code == 422
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,18 @@ def test_a_database_that_this_user_may_only_read_is_an_error(
     found = only(doctor.check_database(settings))
     assert (found.level, "readonly" in found.what) == ("error", True)
     assert "let this user write to the file" in found.advice
+
+
+def test_a_postgresql_that_takes_no_writes_is_told_from_one_that_does_not_run(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was to check that the server runs and lets this user connect."""
+
+    def refused(store: Store) -> None:
+        raise StoreUnavailable("postgresql: cannot execute CREATE TABLE in a read-only transaction")
+
+    monkeypatch.setattr(Store, "migrate", refused)
+    assert "the server takes no writes, because it is a standby" in only(doctor.check_database(settings)).advice
 
 
 def test_packages_that_are_missing_or_too_old_are_named() -> None:
@@ -142,6 +155,12 @@ def test_a_port_that_something_else_has_is_warned_of(settings: Settings) -> None
     with socket.create_server(("127.0.0.1", settings.port)):
         found = only(doctor.check_port(settings))
     assert (found.level, "Address already in use" in found.what) == ("warning", True)
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.123"])
+def test_a_host_that_is_not_this_machine_is_not_called_a_port_in_use(settings: Settings, host: str) -> None:
+    found = only(doctor.check_port(replace(settings, host=host)))
+    assert (found.level, "name or an address of this machine" in found.advice) == ("warning", True)
 
 
 def test_a_port_that_a_tuner_has_is_fine(settings: Settings) -> None:

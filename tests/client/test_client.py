@@ -683,6 +683,21 @@ def test_only_the_first_contact_gives_up_soon_if_the_connection_is_refused(monke
         fresh.session()
 
 
+def test_a_log_that_a_restored_backup_lacks_begins_again() -> None:
+    asked: list[str | None] = []
+    ids = [[4, 5], [1], [2]]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers.get("Last-Event-ID"))
+        state = "completed" if len(ids) == 1 else "running"
+        sent = [f'id: {seq}\nevent: experiment\ndata: {{"seq": {seq}, "state": "{state}"}}\n\n' for seq in ids.pop(0)]
+        return httpx.Response(200, text="".join(sent))
+
+    with Client("http://localhost:1", transport=httpx.MockTransport(handle)) as client:
+        assert [entry["seq"] for entry in client.experiment("exp_0123456789abcdef0123").events()] == [4, 5, 1, 2]
+    assert asked == [None, "5", "1"]
+
+
 @pytest.mark.parametrize("name", ["exp_sweep", "a/b"])
 def test_every_name_finds_its_experiment(client: Client, spec: dict[str, Any], name: str) -> None:
     made = client.create({**spec, "name": name}).id

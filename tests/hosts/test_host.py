@@ -31,7 +31,7 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
-from tuner.errors import LostLease
+from tuner.errors import LostLease, StoreError
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
 from tuner.hosts import driving
@@ -402,6 +402,18 @@ async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on
     assert (shown.source, shown.abandoned(time.time())) == ("adopted", False)
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.COMPLETED
+
+
+async def test_an_experiment_with_a_log_of_a_newer_version_does_not_fail(host: Host) -> None:
+    """After a downgrade, it ended as failed with KeyError: 'moon_rose'."""
+    made, _, _ = begin(host.store, spec=a_spec(**SMALL))
+    with host.store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET lease_until = NULL, driver_owner = NULL, source = 'api'", ())
+        cursor.execute("UPDATE event SET kind = 'moon_rose' WHERE kind = 'driver_started'", ())
+    await host._take_experiments()
+    with pytest.raises(StoreError, match="'moon_rose'.* a newer version"):
+        await ended(host, made)
+    assert host.store.experiments.get(made.public_id).state == "running"
 
 
 def _let_witness_pass(host: Host) -> None:

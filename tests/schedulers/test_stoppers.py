@@ -32,6 +32,7 @@ from tuner.schedulers.stoppers import (
     from_argument,
     from_json,
 )
+from tuner.space import grid_search
 
 
 class Fed:
@@ -440,6 +441,27 @@ def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
     broken = simulate(climb, SPACE, stop=Broken(), **options)
     assert broken.error is not None
     assert "stop raised KeyError: 'accuracy'; the metrics were 'm'" in broken.error
+
+
+def test_a_stopper_of_the_users_own_gets_the_configuration_and_the_id_of_the_trial() -> None:
+    """It failed with KeyError: 'config'."""
+
+    class Narrow(ray_stoppers.Stopper):  # type: ignore[misc]
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            assert result["trial_id"] == trial_id
+            return bool(result["config"]["net"]["width"] < 8 and result["config"]["kind"] == "mlp")
+
+        def stop_all(self) -> bool:
+            return False
+
+    def climb(config: dict[str, Any], checkpoint: Any) -> Any:
+        for step in range(1, 4):
+            yield Step({"m": 0.1 * step})
+
+    space = {"net": {"width": grid_search([4, 16])}, "kind": "mlp"}
+    ended = simulate(climb, space, metric="m", mode="max", scheduler="fifo", stop=Narrow())
+    assert ended.error is None
+    assert sorted((trial.params["net/width"], trial.iteration) for trial in ended.trials) == [(4, 1), (16, 3)]
 
 
 def test_what_cannot_be_stored_is_refused() -> None:

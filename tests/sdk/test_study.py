@@ -549,6 +549,20 @@ def test_calls_after_the_lease_is_lost_say_so(store: Store) -> None:
     study.close()
 
 
+def test_a_closed_study_takes_no_reports_and_does_not_look_ended() -> None:
+    """`ask` returned None, as if the study had ended, and a report was lost without a word."""
+    with study_of() as study:
+        trial = study.ask()
+        assert trial is not None
+    for call in (study.ask, lambda: trial.report({"loss": 1.0}), lambda: trial.tell({"loss": 1.0}), trial.tell):
+        with pytest.raises(TunerError, match="no longer driven: it was closed; tuner.create_study with the same name"):
+            call()
+    assert study.state == "running"
+    with study_of(num_samples=1, name="ended") as ended:
+        train(ended)
+    assert ended.ask() is None
+
+
 @pytest.mark.parametrize("metrics", [{"los": 1.0}, {"accuracy": 1.0}])
 def test_a_trial_told_without_the_objective_is_an_error_of_the_caller(metrics: dict[str, float]) -> None:
     with study_of(num_samples=2) as study:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from tests.search.driving import CONDITIONAL, TWO, Drive, make, task
@@ -135,6 +135,20 @@ def test_rays_optuna_search_under_a_limiter() -> None:
         pass
     assert rebuilt.suggestions == kept.suggestions
     assert len(kept.suggestions) == 15
+
+
+def test_rays_repeater_repeats_each_configuration() -> None:
+    """It was refused, because its `__trial_index__` is not a parameter of the space."""
+    of = task(SPACE)
+    kept, rebuilt = Drive(of), Drive(of)
+    kept.run(make(from_argument(Repeater(ConcurrencyLimiter(Recorder(3), 4), repeat=2)), of), 8)
+    while len(rebuilt.trials) < 8 and rebuilt.step(make(from_argument(Repeater(Recorder(3), repeat=2)), of)):
+        pass
+    assert rebuilt.suggestions == kept.suggestions
+    params = [suggestion.params for suggestion in kept.suggestions]
+    assert params[::2] == params[1::2]
+    assert all(params[i] != params[i + 2] for i in (0, 2, 4))
+    assert [suggestion.note for suggestion in kept.suggestions[:4]] == ["", "repeats trial 0", "", "repeats trial 2"]
 
 
 class Elsewhere(Recorder):

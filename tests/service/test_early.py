@@ -218,6 +218,15 @@ def test_a_port_that_is_taken_is_an_error(early: Early) -> None:
         listen("127.0.0.1", port_of(early))
 
 
+@pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.123", "nothing.invalid"])
+def test_a_host_that_is_not_this_machine_is_an_error_that_names_the_host(host: str) -> None:
+    """The advice was to choose another port."""
+    with pytest.raises(
+        SpecError, match=f"cannot listen on {host}: .*; --host .* is a name or an address of this machine"
+    ):
+        listen(host, 0)
+
+
 @pytest.mark.parametrize("port", [-1, 65536, 10**20])
 def test_a_number_that_is_no_port_is_an_error(port: int) -> None:
     with pytest.raises(SpecError, match=f"port {port} of 127.0.0.1 cannot be used: a port is a number from 0 to 65535"):

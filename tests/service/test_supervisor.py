@@ -18,11 +18,12 @@ import pytest
 import ray
 
 from tests.store.examples import a_spec
+from tuner import __version__
 from tuner.errors import ClusterUnreachable, DriverSilent
 from tuner.hosts.ray import link, shared
 from tuner.hosts.ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
-from tuner.hosts.ray.head import HeadStopped, stop_head
+from tuner.hosts.ray.head import HeadStopped, OtherRuntime, sources, stop_head
 from tuner.hosts.scripts import kept
 from tuner.sdk import driving
 from tuner.sdk import run as runner
@@ -171,6 +172,36 @@ def test_only_shared_hosts_of_this_database_and_of_other_versions_are_ended(
         ("0.0.9", "older"),
     ]
     assert actors.killed == [base, f"{base}-v0.0.8", f"{base}-v0.0.9"]
+
+
+@pytest.mark.parametrize(
+    ("code", "attended", "address", "ends"),
+    [
+        ("other", [True, False], "10.0.0.1:6379", True),
+        ("other", [True] * 9, "10.0.0.1:6379", False),
+        ("", [False], "10.0.0.1:6379", False),
+        ("same", [False], "10.0.0.1:6379", False),
+        ("other", [False], None, False),
+    ],
+    ids=["changed", "used by another service", "unknown", "the same code", "a Ray of our own, which is started again"],
+)
+def test_a_host_of_changed_code_is_ended_on_a_cluster_that_the_user_has_named(
+    code: str, attended: list[bool], address: str | None, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade that kept the version, the driver went on with the code of before."""
+    settings = Settings(home=tmp_path, ray_address=address)
+    now, states = shared.shared_name(settings), [attended[0], *attended]
+    actors = Actors(monkeypatch, {now: "owner"}, NAMESPACE)
+
+    def answer(name: str, timeout: float) -> dict[str, Any]:
+        found = states.pop(0) if len(states) > 1 else states[0]
+        return {"owner": "owner", "sources": sources() if code == "same" else code, "attended": found}
+
+    monkeypatch.setattr(ray, "get", answer)
+    monkeypatch.setattr(shared, "LOOK_S", 0.0)
+    monkeypatch.setattr(shared, "ATTENDED_S", -0.9)
+    assert shared.end_other_versions(settings) == ([(f"an earlier state of {__version__}", "owner")] if ends else [])
+    assert actors.killed == ([now] if ends else [])
 
 
 def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
@@ -436,6 +467,26 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
     with Supervisor(Settings(home=tmp_path)) as supervisor:
         until(lambda: looks(supervisor, "a") == "a at good")
     assert stopped == [tmp_path]
+
+
+def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Path] = []
+
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
+        starts.append(home)
+        raise OtherRuntime("it has another Python")
+
+    def stop_head(home: Path, *, keep_logs: bool) -> bool:
+        raise AssertionError("the head is stopped")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    monkeypatch.setattr(supervisor_module, "stop_head", stop_head)
+    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.0)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        until(lambda: len(starts) > supervisor_module.FUTILE + 2)
+        assert supervisor.problem() == "it has another Python"
 
 
 def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(

@@ -6,6 +6,7 @@ advice. Checks that may hang or crash, such as starting Ray, run in separate pro
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -28,6 +29,7 @@ from packaging.requirements import Requirement
 from tuner.errors import WHAT_TO_DO, TunerError
 from tuner.names import DISTRIBUTION, with_extra
 from tuner.plurals import counted
+from tuner.service.early import HOST_ADVICE
 from tuner.settings import Settings
 from tuner.store import Store, shown_url
 
@@ -216,10 +218,16 @@ def check_database(settings: Settings) -> Iterator[Finding]:
             store.check()
             store.check_write()
     except (TunerError, OSError) as error:
+        takes_no_writes = "read-only transaction" in str(error)  # PostgreSQL's words
         advice = (
             "check TUNER_DATABASE_URL; for SQLite, let this user write to the file and its folder; for PostgreSQL, check that "
             "the server is running and lets this user connect"
         )
+        if takes_no_writes:
+            advice = (
+                "the server takes no writes, because it is a standby or default_transaction_read_only is on: set "
+                "TUNER_DATABASE_URL to the primary server, or let this user write"
+            )
         yield Finding("database", "error", f"{shown}: {error}", advice)
     else:
         yield Finding("database", "ok", f"{shown}, opened in {1000 * (time.perf_counter() - begun):.0f} ms")
@@ -269,6 +277,8 @@ def check_port(settings: Settings) -> Iterator[Finding]:
             yield Finding("port", "ok", f"a tuner service runs at {where}")
         else:
             advice = "stop the program that uses the port, or choose another port for `tuner serve` with --port or TUNER_PORT"
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                advice = HOST_ADVICE
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
     else:
         yield Finding("port", "ok", f"{where} is free")

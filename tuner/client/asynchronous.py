@@ -404,16 +404,19 @@ class AsyncClient:
     async def _events(self, path: str, after: int) -> AsyncGenerator[Event]:
         """Yield server-sent events, beginning after the event_seq `after`, indefinitely.
 
-        If the connection is lost, reconnect and continue after the last event that was received.
+        If the connection is lost, reconnect and continue after the last event that was received. If a backup without that event
+        has been restored meanwhile, the events begin again.
         """
         attempts = Attempts(True, self._patience_s, self._reached)
+        last: dict[str, str] = {}
         while True:
             error: httpx.TransportError | None = None
             answer: httpx.Response | None = None
             try:
                 # The service sends at least a comment every 15 s.
                 timeout = httpx.Timeout(self._timeout_s, connect=10.0)
-                async with self._http.stream("GET", f"{API}{path}", params={"after": after}, timeout=timeout) as answer:
+                asked: dict[str, Any] = {"params": {"after": after}, "headers": last, "timeout": timeout}
+                async with self._http.stream("GET", f"{API}{path}", **asked) as answer:
                     self._reached = attempts.reached = True
                     if answer.status_code >= 400:
                         await answer.aread()
@@ -423,7 +426,8 @@ class AsyncClient:
                             attempts.begun = time.monotonic()  # a stream may be quiet for hours, but for its comments
                             for event in events.feed(part):
                                 attempts = Attempts(True, self._patience_s)
-                                after = max(after, int(event.id or 0))
+                                if event.id:
+                                    after, last = int(event.id), {"Last-Event-ID": event.id}
                                 yield event
             except httpx.TransportError as lost:
                 error = lost
@@ -750,6 +754,8 @@ class AsyncExperimentHandle:
 
     async def events(self, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Yield the entries of the experiment's log, by default all, until it has ended.
+
+        If a backup that lacks the last of them has been restored meanwhile, the entries begin again.
 
         after: yield only entries after this event_seq.
         """

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from tuner.domain.events import Failure
+from tuner.errors import unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +165,14 @@ _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
-    """Return the decision of this kind from the JSON that its `to_json` returned."""
+    """Return the decision of this kind from the JSON that its `to_json` returned.
+
+    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    """
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])
-    return _KINDS[kind](**parts)
+    try:
+        return _KINDS[kind](**parts)
+    except (KeyError, TypeError) as error:
+        raise unreadable("decision", kind) from error

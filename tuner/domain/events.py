@@ -17,6 +17,7 @@ from tuner.domain.segments import CheckpointInfo as CheckpointInfo
 from tuner.domain.segments import Failure as Failure
 from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
+from tuner.errors import unreadable
 
 Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop", "retry"]
 
@@ -333,7 +334,10 @@ _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
-    """Return the event of this kind from its JSON form, which `to_json` makes."""
+    """Return the event of this kind from its JSON form, which `to_json` makes.
+
+    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    """
     parts = dict(data)
     if parts.get("failure"):
         parts["failure"] = Failure(**parts["failure"])
@@ -342,4 +346,7 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Event:
     for name in ("uploading", "uploaded"):
         if name in parts:
             parts[name] = tuple(CheckpointInfo(**info) for info in parts[name])
-    return _KINDS[kind](**parts)
+    try:
+        return _KINDS[kind](**parts)
+    except (KeyError, TypeError) as error:
+        raise unreadable("event", kind) from error

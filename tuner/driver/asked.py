@@ -126,8 +126,8 @@ class AskedDriver:
         try:
             asyncio.run(self._drive(begun))
         except BaseException as error:
-            if not self._closing:
-                self._error = self._error or error
+            closed = TunerError("it was closed; tuner.create_study with the same name continues it")
+            self._error = self._error or (closed if self._closing else error)
             if not begun.done():
                 begun.set_exception(error)
         finally:
@@ -184,6 +184,7 @@ class AskedDriver:
 
         Raises:
             Conflict: no segment became available within `timeout_s`, because other trials have to report or end first.
+            TunerError: `close` was called before the experiment ended, or another process drives it.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -311,7 +312,7 @@ class AskedDriver:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Stop driving the experiment. The next driver restarts the unfinished trials."""
+        """Stop driving the experiment. The next driver restarts the unfinished trials. Later calls raise TunerError."""
         self._closing = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._events.call_soon_threadsafe(self._driving.cancel)

@@ -19,12 +19,16 @@ METHODS = (
 
 
 class HostActor:
-    """The class of the Ray actor. It creates a `Host` in the actor's process, and forwards calls of METHODS to that host."""
+    """The class of the Ray actor. It creates a `Host` in the actor's process, and forwards calls of METHODS to that host.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    sources: the fingerprint of the code of the process that starts the actor.
+    """
+
+    def __init__(self, settings: Settings, name: str, sources: str = "") -> None:
         from tuner.hosts.host import Host
 
         self._host = Host(settings, name)
+        self._host.sources = sources
 
 
 def _forwarding(name: str) -> Callable[..., Awaitable[Any]]:

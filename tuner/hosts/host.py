@@ -34,7 +34,7 @@ from tuner.hosts.measures.metrics import HostMetrics
 from tuner.hosts.measures.profiles import Profiles
 from tuner.hosts.measures.usage import Place, UsageKeeper
 from tuner.hosts.overview import Held, overview, with_local
-from tuner.hosts.owners import owner_name
+from tuner.hosts.owners import ATTENDED_S, owner_name
 from tuner.hosts.upkeep.candidates import Candidates
 from tuner.hosts.upkeep.garbage import ShortCollections
 from tuner.hosts.upkeep.leftovers import sweep_objects
@@ -55,8 +55,6 @@ POLL_S = 0.5
 
 _QUESTIONS = ("report", "take_logs", "checkpoint", "draw", "note", "end")
 """The methods of a host that ranks may call over a socket."""
-ATTENDED_S = 10.0
-"""Seconds without a call from a host's own service after which a service of an older version may stop the host."""
 
 REACHED_S = 3.0
 """Seconds without a call from the service after which a host assumes that agents cannot reach it, and lets no lease expire.
@@ -83,6 +81,9 @@ class Host:
         tracing.configure(settings.traces, "driver", __version__)
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
+        self.sources = (
+            ""  # the fingerprint of its code (see `tuner.hosts.ray.head.sources`), if a service has started it
+        )
         self.segments: dict[str, Running] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None
@@ -354,6 +355,7 @@ class Host:
         """Return what this host is doing, for readiness checks and benchmarks."""
         return {
             "owner": self.owner,
+            "sources": self.sources,
             "attended": time.monotonic() < self._attended_at + ATTENDED_S,
             "pid": os.getpid(),
             "experiments": [d.record.public_id for d in self.driving.driven.values()],

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import psutil
 
+ATTENDED_S = 10.0
+"""Seconds without a call from a host's own service after which a service of an older version, or of changed code, may stop it."""
+
 PROC = Path("/proc")
 
 

@@ -264,6 +264,7 @@ class Study:
 
         Raises:
             Conflict: `max_concurrent_trials` trials are training already, or no trial could start in time.
+            TunerError: the study was closed before it ended, or another process drives it.
         """
         found = self._driver.ask(timeout_s) if self._driver is not None else None
         if found is None or self._driver is None:
@@ -287,11 +288,13 @@ class Study:
         return Result.load(self._store, self.id)
 
     def close(self) -> None:
-        """Release the study, so that another process can continue it. Its `ask` then returns the trials that have not ended."""
+        """Release the study, so that another process can continue it. Its `ask` then returns the trials that have not ended.
+
+        After that, this study and its trials raise TunerError if they are asked or told anything.
+        """
         _OPEN.discard(self)
         if self._driver is not None:
             self._driver.close()
-            self._driver = None
         self._store.close()
 
     def __enter__(self) -> Study:

@@ -21,6 +21,8 @@ from tuner.space.words import show
 log = logging.getLogger(__name__)
 
 _HOME = "ray.tune.search.searcher"
+_INDEX = "__trial_index__"
+"""The key under which Ray's `Repeater` adds a repeat's number to a configuration. It is no parameter, so it is left out."""
 
 
 class RaySearcher(Proposer):
@@ -103,6 +105,8 @@ class RaySearcher(Proposer):
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
         space, found = self.context.space, dict(_flat(config))
+        if _INDEX not in space:
+            found.pop(_INDEX, None)
         unknown = [path for path in found if path not in space]
         if unknown:
             message = f"the Ray Tune searcher proposed {', '.join(unknown)}, which is not in the experiment's space"

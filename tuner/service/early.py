@@ -8,6 +8,7 @@ asyncio nor json.
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import threading
@@ -28,11 +29,15 @@ MOST_CLIENTS = 100
 DEFAULTS = {"host": "127.0.0.1", "port": "8000"}
 """The defaults of these settings. A test checks that they match `Settings`."""
 
+HOST_ADVICE = (
+    "--host (TUNER_HOST) is a name or an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+)
+
 STARTING = "the service is starting"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on this host and port. Raise SpecError if the port cannot be used."""
+    """Return a socket that listens on this host and port. Raise SpecError if it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,6 +46,8 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(128)
     except (OSError, OverflowError) as error:
         listening.close()
+        if isinstance(error, OSError) and (isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL):
+            raise SpecError(f"cannot listen on {host}: {error.strerror}; {HOST_ADVICE}", "/host") from error
         why = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
         raise SpecError(f"port {port} of {host} cannot be used: {why}; --port 0 picks a free one", "/port") from error
     return listening

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.api.driver import Driver
 from tuner.errors import ClusterUnreachable, DriverSilent
-from tuner.hosts.ray.head import Head, HeadStopped, exits, start_head, stop_head, stops_of, was_stopped
+from tuner.hosts.ray.head import Head, HeadStopped, OtherRuntime, exits, start_head, stop_head, stops_of, was_stopped
 from tuner.service.child import Child
 from tuner.settings import Settings
 
@@ -26,6 +26,9 @@ AGAIN_S = 2.0
 
 SPARE_AFTER_S = 15.0
 """The seconds from the start of the driver to that of a spare child process. Until then, the first trials need the CPU."""
+
+OTHER_S = 30.0
+"""Seconds to wait before the next look, if another service has started a Ray that this one cannot use."""
 
 FUTILE = 3
 """The Ray head is replaced after this many child processes in a row have failed to connect to it."""
@@ -166,6 +169,11 @@ class Supervisor(Driver):
                     head = start_head(self.settings.home, child.ray, self._stops)
                 except HeadStopped:
                     self._headed = True
+                    return
+                except OtherRuntime as error:
+                    self._futile = 0  # the head is not replaced, since the other service uses it
+                    self._say(str(error))
+                    self._ended.wait(OTHER_S)
                     return
                 self._headed = True
             child.connect(head.address if head is not None else str(self.settings.ray_address))

@@ -641,6 +641,27 @@ def test_change(search: Search, sqlite_store: Store) -> None:
     assert "revision 2" in output("change", "halved", "--set", new, "--set", "assume.beta=null")
 
 
+def test_fields_that_hold_text_take_what_looks_like_json(search: Search, sqlite_store: Store) -> None:
+    """The error was "expected a string, got 123", for what was typed without quotes."""
+    output(
+        "change",
+        "halved",
+        "--set",
+        "notes=123",
+        "--set",
+        "tags.run=7",
+        "--set",
+        "tags.debug=true",
+        "--set",
+        'name="2024"',
+    )
+    spec = sqlite_store.experiments.get(search.public_id).spec
+    assert (spec.notes, spec.name, spec.tags["run"], spec.tags["debug"]) == ("123", "2024", "7", "true")
+    output("change", "2024", "--set", "name=1e3", "--set", "tags.run=null")
+    spec = sqlite_store.experiments.get(search.public_id).spec
+    assert (spec.name, "run" in spec.tags) == ("1e3", False)
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_delete(
     there: bool, server: str, sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

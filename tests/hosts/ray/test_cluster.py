@@ -153,6 +153,16 @@ def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest
         cluster.connect("10.0.0.1:6379")
 
 
+def test_a_cluster_of_another_python_is_told_with_both_versions() -> None:
+    """Ray's message has several lines, and only the first one was shown."""
+    error = RuntimeError(
+        "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1\nThis process has Python 3.13.0."
+    )
+    assert "started with: Ray: 2.60.0 Python: 3.12.1 This process has Python 3.13.0. Check" in cluster._unreachable(
+        "10.0.0.1:6379", error
+    )
+
+
 def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:
     data = np.zeros(cautions.LARGE_BYTES // 8 + 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -112,6 +114,81 @@ def test_a_head_of_an_earlier_version_is_replaced(
                 head.start_head(tmp_path, run)
             found.parts[0].wait(timeout=30)
             assert [one[head.VERSION] for one in environments] == [__version__]
+
+
+@pytest.mark.parametrize(
+    ("code", "later", "stays"),
+    [("ours", True, True), ("other", True, False), ("other", False, True)],
+    ids=["the same code", "changed code", "the code of another service, which began later"],
+)
+def test_a_head_of_changed_code_is_replaced_even_if_the_version_is_the_same(
+    code: str, later: bool, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade of a checkout, the driver and the trials went on with the code of before until Ray was shut down."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    environments: list[Mapping[str, str]] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environments.append(environment)
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    variables = {head.MARK: str(head._scratch(tmp_path)), head.VERSION: __version__}
+    variables[head.SOURCES] = head.sources() if code == "ours" else "0123456789abcdef"
+    with process("-c", WAITS, **variables) as part:
+        found = head.Head("127.0.0.1:6379", (psutil.Process(part), psutil.Process(part)))
+        ours = psutil.Process().create_time()
+        monkeypatch.setattr(found.parts[-1], "create_time", lambda: ours - 1 if later else ours + 1)
+        monkeypatch.setattr(head, "find_head", lambda _: found)
+        if stays:
+            assert head.start_head(tmp_path, run) is found
+            assert found.dead() is None
+        else:
+            with pytest.raises(ClusterUnreachable, match="no Ray here"):
+                head.start_head(tmp_path, run)
+            found.parts[0].wait(timeout=30)
+            assert [one[head.SOURCES] for one in environments] == [head.sources()]
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["after an upgrade of Python", "beside another service"])
+def test_a_head_of_another_python_is_replaced_once(
+    later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service could not join it, and replaced it after several attempts. The other one said that a user had stopped Ray."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+    environments: list[Mapping[str, str]] = []
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environments.append(environment)
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    variables = {head.MARK: str(head._scratch(tmp_path)), head.VERSION: __version__}
+    variables[head.RUNTIME] = "Python 3.11.0 and Ray 2.40.0"
+    with process("-c", WAITS, **variables) as part:
+        found = head.Head("127.0.0.1:6379", (psutil.Process(part), psutil.Process(part)))
+        ours = psutil.Process().create_time()
+        monkeypatch.setattr(found.parts[-1], "create_time", lambda: ours - 1 if later else ours + 1)
+        monkeypatch.setattr(head, "find_head", lambda _: found)
+        if later:
+            with pytest.raises(ClusterUnreachable, match="no Ray here"):
+                head.start_head(tmp_path, run)
+            found.parts[0].wait(timeout=30)
+            assert (
+                environments[0][head.RUNTIME] == f"Python {platform.python_version()} and Ray {metadata.version('ray')}"
+            )
+        else:
+            with pytest.raises(head.OtherRuntime, match=r"with Python 3\.11\.0 and Ray 2\.40\.0, .*a home of its own"):
+                head.start_head(tmp_path, run)
+            assert found.dead() is None
+
+
+def test_a_head_that_a_service_replaces_does_not_look_stopped_to_another_service(tmp_path: Path) -> None:
+    """The other service said that Ray was shut down by `tuner serve --stop`, and did nothing more."""
+    (tmp_path / "ray_address").write_text("127.0.0.1:6379")
+    head.stop_head(tmp_path, keep_logs=True)
+    assert not head.was_stopped(tmp_path)
+    assert head.find_head(tmp_path) is None
+    head.stop_head(tmp_path)
+    assert head.was_stopped(tmp_path)
 
 
 def test_the_head_is_found_by_a_process_with_another_temporary_directory(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.store.examples import a_spec
@@ -90,3 +92,37 @@ def test_an_expired_lease_is_taken_over_once_it_has_been_seen_for_a_while(
     assert to_drive(candidates, outage=True) == {}
     monkeypatch.setattr(module, "WITNESS_S", 3600.0)
     assert to_drive(candidates) == {}, "after an outage it is watched anew"
+
+
+def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
+    candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
+    made, clock = create(sqlite_store, "api"), [0.0]
+    monkeypatch.setattr(module, "WITNESS_S", 12.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW - 3600.0)
+    for second in range(60):
+        clock[0] = float(second)
+        if second % 10 == 0:
+            sqlite_store.drivers.renew(made.id, epoch, 30.0, NOW - 3600.0 + second)
+        assert to_drive(candidates) == {}
+    clock[0] = 61.0
+    assert to_drive(candidates) == {}
+    clock[0] = 62.0
+    assert set(to_drive(candidates)) == {made.id}, "its owner is gone"
+
+
+def test_a_lease_that_was_seen_before_it_expired_is_taken_over_soon(
+    candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, clock = create(sqlite_store, "api"), [0.0]
+    monkeypatch.setattr(module, "WITNESS_S", 12.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW)
+    taken = []
+    for second in range(40):
+        clock[0] = float(second)
+        found = candidates.find(NOW + second, busy=[], outage=False, adopt=False)
+        taken += [second for one in found.to_drive if one.record.id == made.id]
+    assert taken[0] == 32

@@ -133,6 +133,35 @@ def test_a_driver_that_starts_after_the_check_is_seen(
         assert [one.public_id for one in store.experiments.page().items] == [made.public_id]
 
 
+def test_a_driver_that_starts_after_the_check_is_seen_in_a_database_without_a_write_ahead_log(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was just restored. Nobody could read it while it was locked, so there was no second check."""
+    made, *_ = begin(sqlite_store)
+    backup(sqlite_url, tmp_path / "copy")
+    sqlite_store.close()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+        connection.execute("UPDATE experiment SET lease_until = NULL, driver_owner = NULL")
+        connection.commit()
+    check = backup_of._refuse_if_driven
+    checks: list[Any] = []
+
+    def driven_after_the_first(target: sqlite3.Connection) -> None:
+        check(target)
+        if not checks:
+            with closing(sqlite3.connect(path)) as connection:
+                lease = (time.time() + 6000, "driver", "running")
+                connection.execute("UPDATE experiment SET lease_until = ?, driver_owner = ?, state = ?", lease)
+                connection.commit()
+        checks.append(target)
+
+    monkeypatch.setattr(backup_of, "_refuse_if_driven", driven_after_the_first)
+    with pytest.raises(Conflict, match=f"{made.public_id} is running"):
+        restore(sqlite_url, tmp_path / "copy", force=True)
+
+
 def test_a_damaged_database_is_replaced(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
     made, *_ = begin(sqlite_store)
     backup(sqlite_url, tmp_path / "copy")

@@ -17,6 +17,11 @@ def a_model() -> torch.nn.Module:
     return torch.nn.Linear(3, 2)
 
 
+def averaged(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return weights under the names that `torch.optim.swa_utils.AveragedModel` saves them with."""
+    return {"n_averaged": torch.tensor(3), **{f"module.{name}": value for name, value in weights.items()}}
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -25,8 +30,20 @@ def a_model() -> torch.nn.Module:
         lambda weights: {"state_dict": {f"module.{name}": value for name, value in weights.items()}},
         lambda weights: {f"_orig_mod.{name}": value for name, value in weights.items()},
         lambda weights: {f"module._orig_mod.{name}": value for name, value in weights.items()},
+        lambda weights: averaged(weights),
+        lambda weights: {"model": averaged({f"module.{name}": value for name, value in weights.items()})},
+        lambda weights: {f"module.{name}": value for name, value in averaged(weights).items()},
     ],
-    ids=["alone", "under a name", "of DDP", "compiled", "compiled in DDP"],
+    ids=[
+        "alone",
+        "under a name",
+        "of DDP",
+        "compiled",
+        "compiled in DDP",
+        "averaged",
+        "averaged DDP",
+        "averaged in DDP",
+    ],
 )
 def test_the_best_model_is_loaded_with_one_line(tmp_path: Path, wrap: Any) -> None:
     trained = a_model()
@@ -46,6 +63,18 @@ def test_a_model_may_have_a_single_part_that_is_called_module(tmp_path: Path) ->
     torch.save(trained.state_dict(), tmp_path / "state.pt")
     model = tuner.torch.load_model(Checkpoint(tmp_path), outer())
     assert torch.equal(model.state_dict()["module.weight"], trained.state_dict()["module.weight"])
+
+
+def test_an_averaged_model_is_loaded_as_itself_or_as_the_model_inside(tmp_path: Path) -> None:
+    trained = torch.optim.swa_utils.AveragedModel(torch.nn.ModuleDict({"module": a_model()}))
+    trained.update_parameters(torch.nn.ModuleDict({"module": a_model()}))
+    torch.save(trained.state_dict(), tmp_path / "state.pt")
+    whole = tuner.torch.load_model(
+        Checkpoint(tmp_path), torch.optim.swa_utils.AveragedModel(torch.nn.ModuleDict({"module": a_model()}))
+    )
+    assert whole.n_averaged.item() == 1
+    inside = tuner.torch.load_model(Checkpoint(tmp_path), torch.nn.ModuleDict({"module": a_model()}))
+    assert torch.equal(inside.state_dict()["module.weight"], trained.state_dict()["module.module.weight"])
 
 
 class Compiled(torch.nn.Module):

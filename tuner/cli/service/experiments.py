@@ -153,8 +153,15 @@ def archive(settings: Settings, experiment: str, archived: bool) -> str:
     return f"{'archived' if archived else 'unarchived'} {found}"
 
 
+_TEXTS = ("name", "notes", "project")
+"""The fields of an experiment that hold text. Each tag does, too."""
+
+
 def _patch(changes: Sequence[str]) -> dict[str, Any]:
-    """Return the merge patch that changes such as ``space.lr.upper=0.5`` describe. Values that are not JSON become strings."""
+    """Return the merge patch that changes such as ``space.lr.upper=0.5`` describe.
+
+    Values that are not JSON become strings. So do those of fields that hold text, such as ``notes=123``, unless they are null.
+    """
     patch: dict[str, Any] = {}
     for change in changes:
         path, given, text = change.partition("=")
@@ -167,9 +174,11 @@ def _patch(changes: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise SpecError(f"--set {change} changes a part of a field, and another --set replaces the whole field")
         try:
-            place[name] = json.loads(text, parse_constant=_refuse)
+            value = json.loads(text, parse_constant=_refuse)
         except ValueError:
-            place[name] = text
+            value = text
+        holds_text = path in _TEXTS or sections == ["tags"]
+        place[name] = text if holds_text and value is not None and not isinstance(value, str) else value
     return patch
 
 

@@ -116,7 +116,8 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
     where: the place of the token that was used, as a phrase; None if none was used.
     """
     lines = str(error).strip().splitlines()
-    what = lines[0].strip().rstrip(".")[:300] if lines else type(error).__name__
+    said = "" if not lines else " ".join(map(str.strip, lines)) if lines[0].endswith(":") else lines[0]
+    what = said.strip().rstrip(".")[:300] or type(error).__name__
     if address:
         return (
             f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import logging
 import os
 import re
@@ -19,6 +21,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -38,6 +41,12 @@ MARK = "_TUNER_RAY_HEAD"
 
 VERSION = "_TUNER_RAY_VERSION"
 """The environment variable with the version of tuner that started a head. Earlier versions do not set it."""
+
+SOURCES = "_TUNER_RAY_SOURCES"
+"""The environment variable with the fingerprint of the code of tuner that started a head. Earlier versions do not set it."""
+
+RUNTIME = "_TUNER_RAY_RUNTIME"
+"""The environment variable with the versions of Python and Ray of a head; see `_runtime`. Earlier versions do not set it."""
 
 COMMAND_S = 120.0
 """Timeout in seconds of a `ray` command. `ray start` takes a few seconds, and longer on a busy machine."""
@@ -59,6 +68,10 @@ RunRay = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProces
 
 class HeadStopped(ClusterUnreachable):
     """`stop_head` was called while the head was being started."""
+
+
+class OtherRuntime(ClusterUnreachable):
+    """Another service runs the head of this home, with a version of Python or Ray that this process cannot connect to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,8 @@ def find_head(home: Path) -> Head | None:
 def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) -> Head:
     """Return the head of this home. If none is alive, kill what remains of a dead head, and start a new head.
 
-    A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version.
+    A head that an earlier version of tuner has started is replaced, too, because its workers run the code of that version. So is
+    one of this version that was started before this process, if the code, Python or Ray has changed since.
 
     run: the function that runs `ray` commands; by default `run_ray`.
     stops: what `stops_of` has returned when the service began; None to start a head whether or not it was stopped since.
@@ -111,19 +125,16 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
     Raises:
         HeadStopped: `stop_head` was called while Ray was starting, or since the service began. It also ends what has been
             started of Ray.
+        OtherRuntime: another service, which began later, runs the head with another version of Python or Ray.
         ClusterUnreachable: Ray cannot be started.
     """
     run = run or run_ray
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         if (head := find_head(home)) is not None:
-            if (earlier := _earlier_version(head)) is None:
+            if (why := _outdated(head)) is None:
                 return head
-            log.warning(
-                "Ray runs the code of %s, because that version has started it; it is started again by this version, %s, and "
-                "its experiments continue from their checkpoints",
-                earlier, __version__,
-            )  # fmt: skip
+            log.warning("%s, and its experiments continue from their checkpoints", why)
         left = _kill(home)
         _place(home).write_text(temporary(_scratch_name(home)), encoding="utf-8")
         # `stop_head` deletes this file, after it has changed what `stops_of` returns.
@@ -143,15 +154,53 @@ def start_head(home: Path, run: RunRay | None = None, stops: str | None = None) 
         return head
 
 
-def _earlier_version(head: Head) -> str | None:
-    """Return the version of tuner that has started a head, if it is earlier than this one, else None."""
+def _outdated(head: Head) -> str | None:
+    """Return why the workers of a head would run earlier code than this process does, or None if they would not.
+
+    Raise OtherRuntime if this process cannot use a head that was started after it.
+    """
+    raylet = head.parts[-1]
     try:
-        version = head.parts[-1].environ().get(VERSION)
+        environment, began = raylet.environ(), raylet.create_time()
     except psutil.Error:  # it has just exited, and the caller will notice
         return None
-    if version is None:
-        return "an earlier version"
-    return version if Version(version) < Version(__version__) else None
+    version = environment.get(VERSION)
+    if version is None or Version(version) < Version(__version__):
+        earlier = version or "an earlier version"
+        return (
+            f"Ray runs the code of {earlier}, because that version has started it; it is started again by this version, "
+            f"{__version__}"
+        )
+    # Otherwise two services of one home, with different code or Pythons, would replace each other's head forever.
+    is_earlier = began < psutil.Process().create_time()
+    ours, theirs = _runtime(), environment.get(RUNTIME)
+    if theirs not in (None, ours):
+        if is_earlier:
+            return f"Ray was started with {theirs}, and this service has {ours}: Ray is started again"
+        raise OtherRuntime(
+            f"another service has started the Ray of this home again, with {theirs}, and this service has {ours}: give each "
+            "service a home of its own (TUNER_HOME), or stop one of them"
+        )
+    if version == __version__ and environment.get(SOURCES, sources()) != sources() and is_earlier:
+        return f"Ray runs other code of version {version}, because tuner has changed since Ray was started; it is started again"
+    return None
+
+
+def _runtime() -> str:
+    """Return the versions of Python and Ray of this environment, which Ray compares when a process connects to it."""
+    digits = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    return f"Python {'.'.join(map(str, sys.version_info[:digits]))} and Ray {metadata.version('ray')}"
+
+
+@functools.cache
+def sources() -> str:
+    """Return a fingerprint of the code of tuner, as it is when this is first called. It is the same on every machine."""
+    root = Path(__file__).parents[2]
+    found = hashlib.blake2b(digest_size=8)
+    for file in sorted(root.rglob("*.py")):
+        content = file.read_bytes()
+        found.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return found.hexdigest()
 
 
 def _start(home: Path, run: RunRay) -> Head:
@@ -186,7 +235,10 @@ def stop_head(home: Path, *, keep_logs: bool = False) -> bool:
     """
     if not keep_logs and home.is_dir():
         _stops(home).write_text(uuid.uuid4().hex, encoding="utf-8")
-    _marker(home).unlink(missing_ok=True)
+    if keep_logs and home.is_dir():
+        _marker(home).write_text("", encoding="utf-8")  # to other services of this home, it does not look stopped
+    else:
+        _marker(home).unlink(missing_ok=True)
     _used_torch(home).unlink(missing_ok=True)
     running = _end(home, patience_s=10.0)
     if not keep_logs and home.is_dir():
@@ -347,6 +399,8 @@ def _ray_command(home: Path, run: RunRay, *arguments: str) -> subprocess.Complet
             "RAY_USAGE_STATS_ENABLED": "0",
             MARK: str(_scratch(home)),
             VERSION: __version__,
+            RUNTIME: _runtime(),
+            SOURCES: sources.__wrapped__(),  # the code may have changed since this process began
             USED: str(_used_torch(home)),
             **tokens.of_home(home),
         },

@@ -15,11 +15,15 @@ from packaging.version import Version
 from tuner import __version__
 from tuner.domain.keys import keyed_seed
 from tuner.errors import NewerHost
+from tuner.hosts.owners import ATTENDED_S
 from tuner.hosts.ray.cluster import HOST_PREFIX, NAMESPACE
+from tuner.hosts.ray.head import sources
 from tuner.settings import Settings
 
 ANSWER_S = 10.0
 """Timeout in seconds for a host of another version to return its owner name, and for it to exit after it was killed."""
+LOOK_S = 0.5
+"""Seconds between two looks at a host that a service may still use."""
 _VERSION = "-v"
 """The text before the version in the name of a shared host. The names of other hosts have a random number instead."""
 
@@ -45,6 +49,9 @@ def find_host(settings: Settings) -> Any:
 def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     """Stop the shared hosts of this database that another version of tuner has started.
 
+    On a Ray cluster that the user has named, also stop a host of this version if the code of tuner has changed since it was
+    started, unless another service uses it. (A Ray of our own has been started again in this case.)
+
     Return the version and the owner name of each host that was stopped; the owner is None if the host did not answer. The
     next host claims the experiments of those hosts.
 
@@ -56,7 +63,8 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
     for name in sorted(_names_of_hosts()):
         version = name.removeprefix(base)
         shared = name.startswith(base) and (not version or version.startswith(_VERSION))
-        if not shared or name == shared_name(settings):
+        ours = name == shared_name(settings)
+        if not shared or (ours and not settings.ray_address):
             continue
         try:
             host = ray.get_actor(name, namespace=NAMESPACE)
@@ -65,8 +73,10 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         status: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # the host is stopped even if it does not answer
             status = ray.get(host.status.remote(), timeout=ANSWER_S)
+        if ours and (status.get("sources") in (None, "", sources()) or _stays_attended(host)):
+            continue
         number = version.removeprefix(_VERSION)
-        if number and status.get("attended") and Version(number) > Version(__version__):
+        if number and not ours and status.get("attended") and Version(number) > Version(__version__):
             raise NewerHost(
                 f"a service of version {number} drives the experiments of this database. This service has version "
                 f"{__version__} and drives no experiments while the other one runs. Update this service, or stop the other one"
@@ -77,8 +87,21 @@ def end_other_versions(settings: Settings) -> list[tuple[str, str | None]]:
         # `remove_orphans` finds the placement groups of a host only when the host is gone.
         while name in _names_of_hosts() and time.monotonic() < until:
             time.sleep(0.05)
-        ended.append((version.removeprefix(_VERSION) or "an earlier version", owner))
+        ended.append((f"an earlier state of {number}" if ours else number or "an earlier version", owner))
     return ended
+
+
+def _stays_attended(host: Any) -> bool:
+    """Return whether a service uses a host. Wait until it is clear that the service has not just ended."""
+    until = time.monotonic() + ATTENDED_S + 1.0
+    while time.monotonic() < until:
+        try:
+            if not ray.get(host.status.remote(), timeout=ANSWER_S)["attended"]:
+                return False
+        except Exception:  # the host does not answer, so no service gets answers either
+            return False
+        time.sleep(LOOK_S)
+    return True
 
 
 def _names_of_hosts() -> set[str]:

@@ -10,6 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.hosts.actor import HostActor
 from tuner.hosts.ray.cluster import NAMESPACE
+from tuner.hosts.ray.head import sources
 from tuner.hosts.ray.shared import base_name, shared_name
 from tuner.settings import Settings
 
@@ -35,4 +36,4 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
     options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)
     if shared:
         options |= {"lifetime": "detached", "get_if_exists": True}
-    return ray.remote(HostActor).options(**options).remote(settings, name)
+    return ray.remote(HostActor).options(**options).remote(settings, name, sources() if shared else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,11 +16,20 @@ SCRIPTS = ("python", "study")
 """The sources of experiments that scripts drive. A service never adopts a "study": its trials run in the user's own loop."""
 LEASES_S = 2.0
 """Seconds between two searches for leases of dead drivers, which cost more than searches for experiments without a lease."""
-WITNESS_S = 2.0
+EXPIRED_S = 2.0
 """Seconds for which a lease must have been expired before it is taken from a holder that may still be alive.
 
 A holder that could not reach the database for a while renews its leases soon after the database is reachable again.
 """
+WITNESS_S = 12.0
+"""Seconds for which an expired lease must not have changed, either, before it is taken from such a holder.
+
+A holder whose clock is behind renews leases that seem to have expired. It does so every 10 s by default (a third of
+TUNER_LEASE_S).
+"""
+
+
+_Lease = tuple[int, float | None]
 
 
 class ToDrive(NamedTuple):
@@ -55,7 +64,9 @@ class Candidates:
         self._store, self._owner = store, owner
         self._dead: set[str] = set()  # owners that are known to be dead, on any machine
         self._offered: set[str] = set()  # public ids
-        self._expired: dict[int, tuple[int, float]] = {}  # experiment -> (epoch of the expired lease, seen since when)
+        # experiment -> (epoch and end of its lease, time since when the lease has been seen so); of expired leases, and of others
+        self._expired: dict[int, tuple[_Lease, float]] = {}
+        self._leased: dict[int, tuple[_Lease, float]] = {}
         self._leases_read_at = float("-inf")
 
     def add_dead(self, owners: Iterable[str]) -> None:
@@ -77,7 +88,8 @@ class Candidates:
             outage: True if the database could not be reached recently, so that the lease of a live owner may have expired.
             adopt: True to also drive experiments whose script has ended, instead of only offering them.
         """
-        free = self._store.drivers.claimable(now) + self._left_by_the_dead(now)
+        free = self._store.drivers.claimable(now)
+        free += self._left_by_the_dead(now, {record.id for record in free})
         unclaimed = {
             record.id: record
             for record in self._without_fresh([record for record in free if record.id not in busy], outage)
@@ -108,32 +120,50 @@ class Candidates:
         """Yield the records except those whose lease a live owner may still renew.
 
         A live owner may renew its lease after an outage of the database. This host may have started just after an outage that
-        it does not know about, so every lease is left alone until it has been expired for `WITNESS_S`.
+        it does not know about, so every lease is left alone until it has been expired for `EXPIRED_S`. An owner whose clock is
+        behind still renews its lease, so it is also left alone until it has not changed for `WITNESS_S`.
         """
         now, before, self._expired = time.monotonic(), self._expired, {}
         for record in found:
             if record.driver_owner in (None, self._owner) or self.is_dead(record.driver_owner):
                 yield record
             elif not outage:
-                epoch, since = before.get(record.id, (0, 0.0))
-                if epoch != record.driver_epoch:
-                    epoch, since = record.driver_epoch, now
-                self._expired[record.id] = (epoch, since)
-                if now >= since + WITNESS_S:
+                lease = _lease_of(record)
+                since = _since(before, record.id, lease, now)
+                self._expired[record.id] = (lease, since)
+                unchanged_since = min(since, _since(self._leased, record.id, lease, now))
+                if now >= max(since + min(EXPIRED_S, WITNESS_S), unchanged_since + WITNESS_S):
                     yield record
 
-    def _left_by_the_dead(self, now: float) -> list[ExperimentRecord]:
+    def _left_by_the_dead(self, now: float, free: Collection[int]) -> list[ExperimentRecord]:
         """Return the experiments whose driver is dead although its lease has not expired.
 
-        Return an empty list if the last search was less than `LEASES_S` seconds ago.
+        Return an empty list if the last search was less than `LEASES_S` seconds ago. Also note how the leases are now.
+
+        free: the experiments without a valid lease.
         """
         if time.monotonic() < self._leases_read_at + LEASES_S:
             return []
         self._leases_read_at = time.monotonic()
         leased = self._store.drivers.claimable(now, leased_from=self._owner)
+        seen, before = time.monotonic(), self._leased
+        self._leased = {key: before[key] for key in free if key in before}
+        for one in leased:
+            lease = _lease_of(one)
+            self._leased[one.id] = (lease, _since(before, one.id, lease, seen))
         return [record for record in leased if self.is_dead(record.driver_owner)]
 
     def _cancelled(self, experiments: list[int]) -> set[int]:
         """Return the ids of the given experiments that a user has requested to cancel."""
         commands = self._store.commands.pending(experiments)
         return {c.experiment_id for c in commands if c.command in ("cancel", "kill") and c.trial is None}
+
+
+def _lease_of(record: ExperimentRecord) -> _Lease:
+    return record.driver_epoch, record.lease_until
+
+
+def _since(seen: Mapping[int, tuple[_Lease, float]], experiment: int, lease: _Lease, now: float) -> float:
+    """Return since when a lease has been seen as it is now."""
+    then, since = seen.get(experiment, (None, now))
+    return since if then == lease else now

@@ -32,7 +32,7 @@ class UsersStopper(Stopper):
     """Calls a user's own subclass of `ray.tune.Stopper` as Ray does: once per report, then `stop_all`.
 
     After a restart, a fresh copy of the user's object gets the same reports in the same order, so its answers must
-    depend on the reports alone.
+    depend on the reports alone. As in Ray, the result also has the trial's id and its configuration; see `_result`.
     """
 
     TYPE = "ray"
@@ -69,11 +69,23 @@ class UsersStopper(Stopper):
         if self._error is not None:
             return
         try:
-            if self._live(str(trial.number), {ITERATION: trial.iteration, TIME: trial.running_s, **trial.last}):
+            if self._live(str(trial.number), self._result(trial)):
                 self._ends.add(trial.number)
             self._all = bool(self._live.stop_all())
         except Exception as error:  # an error in the user's code, which `decide` raises again
             self._error = error
+
+    def _result(self, trial: Trial) -> dict[str, Any]:
+        """Return the trial's metrics, its id and its configuration, with None in place of the values of `sample_from`.
+
+        If a user has changed the space since the trial was proposed, the configuration is flat and has no constants.
+        """
+        try:
+            config = self.context.space.config_without_functions(trial.params)
+        except SpecError:
+            config = dict(trial.params)
+        own = {"config": config, "trial_id": str(trial.number), ITERATION: trial.iteration, TIME: trial.running_s}
+        return {**own, **trial.last}
 
     def decide(self, number: int, trials: Population) -> str | None:
         if self._error is not None:

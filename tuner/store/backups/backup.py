@@ -106,6 +106,10 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
                     raise Conflict(
                         f"the database {target} has experiments, which would be lost; pass --force to replace it"
                     )
+                # Without a write-ahead log, `_refuse_if_started` could not read the locked database. If another process reads it
+                # just now, the log cannot be turned on, and the first check has to do.
+                with contextlib.suppress(sqlite3.DatabaseError):
+                    write.execute("PRAGMA journal_mode = WAL")
                 _refuse_if_driven(write)
                 _fill(write, read, lambda: _refuse_if_started(target))
             else:
@@ -125,10 +129,7 @@ def _refuse_if_driven(target: sqlite3.Connection) -> None:
 
 
 def _refuse_if_started(target: Path) -> None:
-    """Raise Conflict if a driver has started since the first check. Call this while the database is locked, but not replaced.
-
-    Without a write-ahead log, nobody can read a locked database, so the first check has to do.
-    """
+    """Raise Conflict if a driver has started since the first check. Call this while the database is locked, but not replaced."""
     with contextlib.suppress(sqlite3.OperationalError), closing(exchange.reading(target)) as read:
         _refuse_if_driven(read)
 

@@ -19,8 +19,10 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "weights", "module")
 """The keys under which weights are looked for in a file."""
 
-_DDP = "module."
-"""The prefix of all names of weights in a model that DistributedDataParallel has wrapped."""
+_WRAPPED = "module."
+"""The prefix of all names of weights in a model that DistributedDataParallel or an AveragedModel has wrapped."""
+_AVERAGED = "n_averaged"
+"""The name under which torch's AveragedModel counts, beside the weights of the model that it has wrapped."""
 _COMPILED = "_orig_mod."
 """The part of the names of weights in a model, or in a part of one, that `torch.compile` has wrapped."""
 
@@ -30,7 +32,7 @@ def load_weights(
 ) -> dict[str, torch.Tensor]:
     """Return the weights in a checkpoint, as CPU tensors by name. Only tensors and plain values are unpickled.
 
-    If DistributedDataParallel or `torch.compile` has wrapped the model, the names are those of the model inside.
+    If DistributedDataParallel, an AveragedModel or `torch.compile` has wrapped the model, the names are those of the model in it.
 
     Args:
         checkpoint: a checkpoint such as `result.best_checkpoint`.
@@ -40,7 +42,7 @@ def load_weights(
     Raises:
         CheckpointError: there are no weights, or they are not tensors. The message lists the files or keys that exist.
     """
-    return _unwrapped(_saved(checkpoint, file, key))
+    return _layers(_saved(checkpoint, file, key))[-1]
 
 
 def _saved(checkpoint: Checkpoint | None, file: str | None, key: str | None) -> dict[str, torch.Tensor]:
@@ -61,9 +63,17 @@ def _saved(checkpoint: Checkpoint | None, file: str | None, key: str | None) -> 
     return {name.replace(_COMPILED, ""): value for name, value in found.items()}
 
 
-def _unwrapped(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    wrapped = all(name.startswith(_DDP) for name in weights)
-    return {name.removeprefix(_DDP) if wrapped else name: value for name, value in weights.items()}
+def _layers(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """Return the weights as they were saved, and then under the names of the model inside each wrapper."""
+    layers = [weights]
+    unwrapped = {"averaged": False, "parallel": False}
+    while True:
+        inside = {name: value for name, value in layers[-1].items() if name != _AVERAGED}
+        wrapper = "averaged" if _AVERAGED in layers[-1] else "parallel"
+        if unwrapped[wrapper] or not inside or not all(name.startswith(_WRAPPED) for name in inside):
+            return layers
+        unwrapped[wrapper] = True
+        layers.append({name.removeprefix(_WRAPPED): value for name, value in inside.items()})
 
 
 def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = None, key: str | None = None) -> M:
@@ -80,10 +90,10 @@ def load_model(checkpoint: Checkpoint | None, model: M, *, file: str | None = No
     Raises:
         CheckpointError: there are no weights in the checkpoint, or they do not fit the model.
     """
-    weights = _saved(checkpoint, file, key)
+    layers = _layers(_saved(checkpoint, file, key))
     names = {name.replace(_COMPILED, ""): name for name in model.state_dict()}  # the model may be compiled itself
-    if weights.keys() != names.keys():  # otherwise a part of the model is called "module"
-        weights = _unwrapped(weights)
+    # If a part of the model is called "module", the last layer is too deep.
+    weights = next((layer for layer in layers if layer.keys() == names.keys()), layers[-1])
     try:
         model.load_state_dict({names.get(name, name): value for name, value in weights.items()})
     except RuntimeError as error:

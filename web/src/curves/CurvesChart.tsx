@@ -72,9 +72,10 @@ export function CurvesChart(props: CurvesChartProps) {
   } = props;
   const root = useRef<HTMLDivElement>(null);
   const plot = useRef<CurvesPlot | null>(null);
-  const handlers = useRef({ onSelect, onZoom });
+  const [newest, choose] = useNewest(selected, onSelect);
+  const handlers = useRef({ choose, onZoom });
   useLayoutEffect(() => {
-    handlers.current = { onSelect, onZoom };
+    handlers.current = { choose, onZoom };
   });
   const theme = useComputedColorScheme("light");
   const [hover, setHover] = useState<(Hover & { colour: string }) | null>(null);
@@ -103,7 +104,7 @@ export function CurvesChart(props: CurvesChartProps) {
   useLayoutEffect(() => {
     const made = new CurvesPlot(root.current!, first.current, {
       onHover: (next) => setHover(next && { ...next, colour: made.colourOf(next.number) }),
-      onSelect: (chosen) => handlers.current.onSelect(chosen),
+      onSelect: (chosen) => handlers.current.choose(chosen),
       onOutside: (points, next) => {
         setOutside(points);
         setLate((before) => (before?.until === next?.until && before?.side === next?.side ? before : next));
@@ -137,7 +138,6 @@ export function CurvesChart(props: CurvesChartProps) {
   const drawn = series.filter((one) => one.segments.length > 0);
   const reported = drawn.length;
   const states = new Set(drawn.map((one) => one.state));
-  const [newest, choose] = useNewest(selected, onSelect);
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1, k: -1, j: 1 }[event.key];
     if (step === undefined || isShortcut(event)) return;

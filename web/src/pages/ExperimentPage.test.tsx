@@ -171,6 +171,14 @@ it("says so if the experiment that is shown is deleted", async () => {
   expect(screen.queryByText("digits")).toBeNull();
 });
 
+it("says that the experiment was archived meanwhile, as in another tab", async () => {
+  const { experiment, client } = openFront(3, 3);
+  await screen.findByText("digits", { selector: "h1" });
+  expect(screen.queryByText("archived")).toBeNull();
+  act(() => void client.setQueryData(["experiment", "exp_1"], { ...experiment, archived_at: "2026-03-02T10:00:00Z" }));
+  expect((await screen.findByText("archived")).title).toContain("Archived on");
+});
+
 it.each([
   [3, "99999", "The trials of this experiment are 0 to 2."],
   [3000, "99999", "The trials of this experiment are 0 to 2999."],

@@ -487,7 +487,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         </Tabs.Panel>
       </Tabs>
       {wasOpen && (
-        <Suspense fallback={null}>
+        <Suspense fallback={open && <Opening number={opened.number} />}>
           <TrialDrawer
             experiment={experiment}
             trial={opened ?? undefined}
@@ -498,6 +498,16 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
           />
         </Suspense>
       )}
+    </div>
+  );
+}
+
+/** Take the place of the drawer while its code is loaded, which takes seconds on a slow network. */
+function Opening({ number }: { number: number }) {
+  return (
+    <div className={classes.opening} role="status">
+      <b>Trial {number}</b>
+      <Skeleton height={240} mt="md" />
     </div>
   );
 }
@@ -579,6 +589,16 @@ function Header({ experiment, live, sample, trials, front, onSelect, address }: 
         <div className={classes.name}>
           <h1>{experiment.name}</h1>
           <StateBadge state={experiment.state} size="lg" />
+          {experiment.archived_at && (
+            <span
+              className={parts.state}
+              data-tone="quiet"
+              data-size="lg"
+              title={`Archived on ${moment(experiment.archived_at)}: lists show it only if they show archived experiments.`}
+            >
+              archived
+            </span>
+          )}
           {!experimentEnded(experiment.state) && <LiveMark state={live.stream} />}
         </div>
       </div>

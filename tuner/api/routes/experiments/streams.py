@@ -60,11 +60,13 @@ def changes(
 
 
 def _followed(here: Context, request: Request, form: Form, after: int, last_event_id: str | None) -> EventStream:
+    """Return the stream. It begins again if the client has entries that the log lacks, since a backup was restored meanwhile."""
     if last_event_id is not None:
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")
-        after = max(after, int(last_event_id))
+        missing = int(last_event_id) > form.record.last_event_seq
+        after = 0 if missing and isinstance(form, Events) else max(after, int(last_event_id))
     if isinstance(form, ChangedRows) and after > form.record.last_event_seq:
-        after = BEFORE_ALL  # a backup has been restored since
+        after = BEFORE_ALL
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(follow(here.tail, form, after, here.ending, Permission.of(request)), headers=headers)

@@ -1,8 +1,8 @@
 import { useCallback, useLayoutEffect, useRef } from "react";
 
 /**
- * Return two functions for keys that go from one trial to the next: the newest trial that was chosen, and one that chooses another. On a
- * busy page, several keys may be pressed before the first choice is drawn as `selected`.
+ * Return two functions for keys that go from one trial to the next, and for clicks: the newest trial that was chosen, and one that
+ * chooses another. On a busy page, several keys may be pressed before the first choice is drawn as `selected`.
  */
 export function useNewest(
   selected: number | null,

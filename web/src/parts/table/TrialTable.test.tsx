@@ -268,3 +268,16 @@ it("draws only the columns in view if there are very many parameters", async () 
   await vi.waitFor(() => expect(saved).toHaveLength(1));
   expect((await saved[0]!.text()).split("\r\n")[0]!.split(",")).toEqual(expect.arrayContaining(names));
 });
+
+it("goes on from the row that was clicked, whatever keys were pressed just before", () => {
+  const onSelect = vi.fn();
+  const trials = [0, 1, 2, 3].map((number) => ({ ...TRIALS[0]!, id: `trial_${number}`, number }));
+  const { rerender, container } = render(table(null, null, {}, trials, nothing, { selected: 0, onSelect }));
+  fireEvent.keyDown(document.body, { key: "j" });
+  fireEvent.keyDown(document.body, { key: "j" });
+  fireEvent.click(container.querySelector("tr[aria-rowindex='3']")!);
+  expect(onSelect.mock.calls.flat()).toEqual([1, 2, 1]);
+  rerender(table(null, null, {}, trials, nothing, { selected: 1, onSelect }));
+  fireEvent.keyDown(document.body, { key: "j" });
+  expect(onSelect.mock.calls.flat().at(-1)).toBe(2);
+});

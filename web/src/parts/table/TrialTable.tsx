@@ -267,11 +267,12 @@ export function TrialTable(props: TrialTableProps) {
     choose(trial.number);
   };
   const pick = (number: number) => onPick((now) => toggled(now, number));
-  const pickRef = useRef(pick);
+  const onRow = useRef({ pick, choose });
   useEffect(() => {
-    pickRef.current = pick;
+    onRow.current = { pick, choose };
   });
-  const [onPickRow] = useState(() => (number: number) => pickRef.current(number));
+  const [onPickRow] = useState(() => (number: number) => onRow.current.pick(number));
+  const [onSelectRow] = useState(() => (number: number) => onRow.current.choose(number));
   useKeys({
     j: () => go(1),
     k: () => go(-1),
@@ -469,7 +470,7 @@ export function TrialTable(props: TrialTableProps) {
                   colour={colourOf ? colourOf(trial) : byRank}
                   runs={expected && runsWords(expected.runs(trial))}
                   byFront={fronts !== null}
-                  onSelect={onSelect}
+                  onSelect={onSelectRow}
                   onPoint={onPoint}
                   onPick={onPickRow}
                 />
