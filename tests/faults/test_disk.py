@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from tuner.domain.events import SegmentEnded
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.saver import Saver
+from tuner.trials.runtime.errors import describe
 
 WEIGHTS = 50_000
 
@@ -36,9 +39,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train for six iterations. After the third one, another program fills the disk; before the next attempt, it makes room."""
-    filler = Path(config["disk"], "filler")
-    filler.unlink(missing_ok=True)
+    """Train for six iterations. Once a checkpoint is whole, another program fills the disk.
+
+    If the configuration says so, the next attempt makes room.
+    """
+    disk, name = Path(config["disk"]), tuner.get_context().get_trial_name()
+    if config["makes_room"]:
+        (disk / "filler").unlink(missing_ok=True)
     start = 0
     if (checkpoint := tuner.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
@@ -46,7 +53,9 @@ def train(config: dict[str, Any]) -> None:
 
     for step in range(start, 6):
         if step == 3 and start == 0:
-            with contextlib.suppress(OSError), filler.open("wb") as file:
+            while not list(disk.glob(f"storage/*/{name}/*.committed")):
+                time.sleep(0.01)
+            with contextlib.suppress(OSError), (disk / "filler").open("wb") as file:
                 while True:
                     os.write(file.fileno(), bytes(4096))
 
@@ -62,7 +71,7 @@ def test_a_full_disk_fails_a_trial_in_words_and_it_goes_on_when_there_is_room(
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     result = tuner.run(
         train,
-        {"disk": str(small_disk)},
+        {"disk": str(small_disk), "makes_room": True},
         metric="loss",
         mode="min",
         max_t=6,
@@ -90,3 +99,48 @@ def test_a_full_disk_fails_a_trial_in_words_and_it_goes_on_when_there_is_room(
     assert all(checkpoints.is_committed(uri) for uri in kept)
     there = {str(path) for path in small_disk.glob("storage/*/trial_*/*") if path.is_dir()}
     assert there == kept, "nothing is left of the checkpoint that could not be saved"
+
+
+def test_a_full_disk_pauses_a_search_without_retries_and_it_goes_on_when_there_is_room(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every trial failed, one after the other within seconds."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    result = tuner.run(
+        train,
+        {"disk": str(small_disk), "makes_room": False},
+        metric="loss",
+        mode="min",
+        max_t=6,
+        num_samples=1,
+        scheduler="fifo",
+        checkpoint={"frequency": 1},
+        storage=str(small_disk / "storage"),
+        executor="local",
+        verbose=0,
+    )
+    assert (result.state, [str(trial.state) for trial in result.trials]) == ("paused", ["pending"])
+    assert "the experiment is paused, because a disk is full: trial 0, rank 0" in capsys.readouterr().err
+    (small_disk / "filler").unlink()
+    result = tuner.resume(result.experiment_id, verbose=0)
+    assert result.state == "completed", result.error
+    assert [trial.iterations for trial in result.trials] == [6]
+    with Store.open(Settings.from_env().database_url) as store:
+        record = store.experiments.get(result.experiment_id)
+        begin, again = [segment.start_iteration for segment in store.trials.segments(record.id)[0]]
+        assert begin == 0 < again < 6, "it continued from its newest checkpoint that was whole"
+        assert list(invariants.broken(store, record)) == []
+
+
+def test_a_checkpoint_of_torch_that_finds_no_room_says_so(small_disk: Path) -> None:
+    """It said only "unexpected pos 576 vs 534"."""
+    import torch
+
+    saver = Saver(
+        storage=str(small_disk), segment_id="seg", trial_number=0, rank=0, world_size=1, committed=lambda info: None
+    )
+    with pytest.raises(RuntimeError) as raised:
+        saver.take(lambda folder: torch.save(torch.zeros(200_000), Path(folder, "weights.pt")), 1, 1)
+    described = describe(raised.value, "")
+    assert described.cause == "disk_full"
+    assert "No space left on device: 0 bytes are left on the disk of" in described.message

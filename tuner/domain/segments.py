@@ -41,6 +41,7 @@ CAUSES = frozenset(
         "hang",
         "stop_ignored",
         "checkpoint",
+        "disk_full",
         "node_lost",
         "node_unreachable",
         "peer_lost",
@@ -62,6 +63,9 @@ CAUSES = frozenset(
 )
 """The causes of failures. Each has a section on the troubleshooting page."""
 
+
+NO_SPACE = "No space left on device"
+"""The words by which errors of the operating system say that a disk is full, in libraries of any language."""
 
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
 """The note that is added to an exception from the function that saves a checkpoint, so that the driver knows its origin."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import Any
 
 import pytest
 
-from tuner.trials.runtime.errors import describe
+from tuner.errors import CheckpointError
+from tuner.trials.runtime.errors import describe, not_saved
+from tuner.trials.training.script import ScriptFailed
 
 
 class Odd(Exception):
@@ -69,3 +72,31 @@ def test_codes_for_colours_of_a_terminal_are_left_out() -> None:
     assert found.message == "ray::Actor.__init__() (pid=7) died\nbadly"
     assert "\x1b" not in found.traceback
     assert found.traceback.endswith("RuntimeError: ray::Actor.__init__() (pid=7) died\nbadly\n"), found.traceback
+
+
+def caused(error: Exception, by: Exception) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(errno.ENOSPC, "Kein Platz mehr"), "disk_full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk_full"),
+        (RuntimeError("write(): fd 3 failed with No space left on device"), "disk_full"),
+        (caused(RuntimeError("not saved"), OSError(errno.ENOSPC, "No space left on device")), "disk_full"),
+        (with_notes(["No space left on device: 0 bytes are left on the disk of /scratch"]), "disk_full"),
+        (OSError(errno.EACCES, "Permission denied"), "exception"),
+        (MemoryError("no space left"), "exception"),
+        (ScriptFailed("exit status 1", "Traceback ...\nOSError: [Errno 28] No space left on device"), "disk_full"),
+        (ScriptFailed("exit status 1", "No space left on device, so I wait\nValueError: no"), "script"),
+    ],
+)
+def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None:
+    assert describe(error, "").cause == cause
+
+
+def test_a_checkpoint_that_finds_no_room_has_this_cause_too() -> None:
+    full = caused(CheckpointError("not saved"), OSError(errno.ENOSPC, "No space left on device"))
+    assert (not_saved(full).cause, not_saved(CheckpointError("torn")).cause) == ("disk_full", "checkpoint")

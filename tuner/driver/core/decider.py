@@ -27,7 +27,7 @@ from tuner.driver.core.rules.commands import after_command, after_takeover, stop
 from tuner.driver.core.rules.ends import after_end
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
-from tuner.driver.core.rules.words import names, where_from
+from tuner.driver.core.rules.words import names, paused, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
@@ -335,7 +335,9 @@ class Decider:
         if not segment.open or segment.leaving:
             return
         if segment.commanded == "pause":
-            yield d.Pause(trial=trial.number, reason=f"paused by a user at iteration {trial.iteration}", held=True)
+            yield d.Pause(
+                trial=trial.number, reason=f"{paused(self.experiment)} at iteration {trial.iteration}", held=True
+            )
         elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
             why = f"paused at iteration {trial.iteration} {segment.room_for}"
             yield d.Pause(trial=trial.number, reason=why, held=True)

@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
-from tuner.domain.segments import IN_SAVE
+from tuner.domain.segments import IN_SAVE, NO_SPACE
 from tuner.errors import CheckpointError, CheckpointUnreachable, text_of
 from tuner.plurals import counted
 from tuner.trials.checkpoints import checkpoints
@@ -47,6 +47,9 @@ Moment = tuple[int, bool]
 
 Bring = Callable[[str, str, Files, str], None]
 """Called with (path, node, files, directory): moves the files from `path` on `node` to `directory`, and removes `path`."""
+
+FULL_BYTES = 2**16
+"""The bytes below which a disk counts as full, if a checkpoint could not be saved."""
 
 # Seconds that rank 0 waits for another rank to reach the checkpoint's report, and that the other rank takes at most to begin
 # the segment.
@@ -192,6 +195,7 @@ class Saver:
                     source(job.staging)
                 except Exception as error:
                     error.add_note(IN_SAVE)
+                    _note_full_disk(error, job.staging)
                     raise
                 replace_links(job.staging)
             elif isinstance(source, str | os.PathLike):
@@ -520,6 +524,14 @@ def _upload(target: Place, folder: str, files: Files, sizes: bool = True) -> Non
             raise _NotUploaded(f"{name} was not uploaded to {target.uri}")
         if sizes and there[name] != size:
             raise _NotUploaded(f"{name} has {counted(there[name], 'byte')} instead of {size} at {target.uri}")
+
+
+def _note_full_disk(error: Exception, folder: str) -> None:
+    """Add a note to an error if the disk of a folder is full. `torch.save` says only "unexpected pos 576 vs 534"."""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        if free < FULL_BYTES and NO_SPACE not in text_of(error):
+            error.add_note(f"{NO_SPACE}: {free} bytes are left on the disk of {folder}")
 
 
 def _not_told(info: CheckpointInfo) -> None:

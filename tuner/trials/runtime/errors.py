@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import traceback
 from dataclasses import replace
 from types import TracebackType
 
+from tuner.domain.segments import NO_SPACE
 from tuner.errors import (
     WHAT_TO_DO,
     CheckpointLost,
@@ -25,6 +27,7 @@ from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # an escape code for colors in terminals; Ray's messages contain some
+_FULL = re.compile(f"{NO_SPACE}|Disk quota exceeded")
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:
@@ -50,14 +53,16 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
     lines = [line for line in error.said.split("\n") if not line.startswith(WHAT_TO_DO)]
     last = lines[-1].strip() if lines else ""
     message = f"{error.what}: {last}" if last else error.what
-    return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=error.cause)
+    cause = "disk_full" if _FULL.search(last) else error.cause
+    return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
 
 
 def not_saved(error: Exception) -> RankError:
     """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
-    return replace(described, cause=_cause(root) if isinstance(root, ReportsLost | DriverSilent) else "checkpoint")
+    known = isinstance(root, ReportsLost | DriverSilent) or _is_full_disk(root)
+    return replace(described, cause=_cause(root) if known else "checkpoint")
 
 
 def _cause(error: BaseException) -> str:
@@ -69,7 +74,22 @@ def _cause(error: BaseException) -> str:
         return "actor_unavailable"
     if isinstance(error, CheckpointUnreachable):
         return "checkpoint_unreachable"
+    if _is_full_disk(error):
+        return "disk_full"
     return "spec" if isinstance(error, EntrypointError) else "exception"
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Return whether an error, or what caused it, says that a disk or a quota is full.
+
+    Libraries wrap the error of the operating system, so its text is looked for, too.
+    """
+    return any(
+        (isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT))
+        or _FULL.search("\n".join((text_of(e), *_notes(e))))
+        for e in (error, error.__cause__)
+        if e is not None
+    )
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.driver.bench import Bench
+from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain.segments import IN_SAVE, Failure
 
@@ -58,3 +58,74 @@ def test_a_trial_that_could_not_save_before_its_end_fails_as_before() -> None:
     bench.reported(0)
     bench.ended(0, "failed", FULL)
     assert (bench.states[0], notes(bench)) == ("failed", [])
+
+
+NO_ROOM = Failure(kind="user", cause="disk_full", message="OSError: [Errno 28] No space left on device", rank=0)
+
+
+def warnings_of(bench: Bench) -> list[str]:
+    return [entry.reason for _, entry in bench.log if isinstance(entry, d.Note) and entry.warning]
+
+
+def test_a_full_disk_pauses_the_experiment_instead_of_failing_its_trials() -> None:
+    """With a disk that was full for a night, every trial of a search failed, one after the other within seconds."""
+    bench = Bench(max_t=4, num_samples=9)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number, checkpoint=True)
+    out = bench.ended(0, "failed", NO_ROOM)
+    assert (bench.core.experiment.state, bench.states) == ("pausing", ["pending", "running"])
+    assert (launches(out), interrupts(out)) == ([], [1])
+    [said] = warnings_of(bench)
+    assert said == (
+        "the experiment is paused, because a disk is full: trial 0, rank 0: OSError: [Errno 28] No space left on device; "
+        "make room, then resume the experiment"
+    )
+    bench.reported(1)  # it waits at this report, and its checkpoint cannot be saved either
+    assert bench.verdict(1) == "pause"
+    assert bench.core.trials[1].reason == "paused because a disk is full at iteration 2"
+    bench.ended(1, "failed", NO_ROOM)
+    assert bench.core.experiment.state == "paused"
+    assert len(warnings_of(bench)) == 1
+    assert bench.successor().states == bench.states
+    out = bench.command("resume")
+    assert sorted(launches(out)) == [(0, 2), (1, 2)]
+    assert [trial.segments[-1].start_iteration for trial in bench.core.trials] == [1, 1]
+
+
+def test_a_trial_that_may_be_retried_is_retried_at_once_while_a_disk_is_full() -> None:
+    bench = Bench(max_t=4, limits={"max_concurrent_trials": 1, "max_failures": 1})
+    bench.started(0)
+    assert launches(bench.ended(0, "failed", NO_ROOM)) == [(0, 2)]
+    assert bench.core.experiment.state == "running"
+    bench.started(0)
+    bench.ended(0, "failed", NO_ROOM)
+    assert (bench.core.experiment.state, bench.states) == ("paused", ["pending"])
+    bench.command("resume")
+    bench.started(0)
+    bench.ended(0, "failed", Failure(kind="user", cause="exception", message="ValueError: no"))
+    assert bench.states[0] == "failed"
+
+
+def test_a_last_checkpoint_that_finds_no_room_pauses_what_is_left_to_train() -> None:
+    bench = Bench(max_t=1, num_samples=2, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0, "failed", NO_ROOM)
+    assert (bench.core.experiment.state, bench.states[0]) == ("paused", "completed")
+    bench.command("resume")
+    bench.started(1)
+    bench.reported(1)
+    bench.ended(1, "failed", NO_ROOM)
+    assert bench.core.experiment.state == "completed", "nothing is left for which there must be room"
+
+
+def test_a_user_who_resumes_and_pauses_again_is_named() -> None:
+    bench = Bench(max_t=4, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.ended(0, "failed", NO_ROOM)
+    bench.command("resume")
+    bench.started(0)
+    bench.command("pause")
+    bench.reported(0)
+    assert bench.core.trials[0].reason == "paused by a user at iteration 1"

@@ -9,7 +9,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
-from tuner.driver.core.rules.words import where_from
+from tuner.driver.core.rules.words import paused, where_from
 from tuner.driver.core.state.state import State
 
 
@@ -44,7 +44,7 @@ def after_takeover(experiment: State) -> list[Decision]:
         if not waits or trial.next is not None or trial.holds_resources:
             continue
         if experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
-            why = "paused by a user after the trial's driver had ended"
+            why = f"{paused(experiment)} after the trial's driver had ended"
             decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
         else:
             why = f"continued {where_from(trial)} by a new driver"

@@ -10,14 +10,19 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.alike import all_failed_alike
 from tuner.driver.core.rules.failures import all_fail, missing_metric
-from tuner.driver.core.rules.words import where_from
+from tuner.driver.core.rules.words import paused, where_from
 from tuner.driver.core.state.state import State
 from tuner.plurals import counted
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     """Decide about the trial whose segment has ended, and record what users should know of the end."""
-    return [*_warning(experiment, event), *_unsaved(experiment, event), *_about_trial(experiment, event)]
+    return [
+        *_warning(experiment, event),
+        *_unsaved(experiment, event),
+        *_full_disk(experiment, event),
+        *_about_trial(experiment, event),
+    ]
 
 
 def _warning(experiment: State, event: e.SegmentEnded) -> list[Decision]:
@@ -47,7 +52,16 @@ def _unsaved(experiment: State, event: e.SegmentEnded) -> list[Decision]:
 
 
 def _was_saving(failure: Failure) -> bool:
-    return failure.cause == "checkpoint" or IN_SAVE in failure.traceback
+    return failure.cause in ("checkpoint", "disk_full") or IN_SAVE in failure.traceback
+
+
+def _full_disk(experiment: State, event: e.SegmentEnded) -> list[Decision]:
+    """Warn that the experiment is being paused because a disk is full, and say how to continue it."""
+    if event.failure is None or experiment.full_disk != experiment.seq:
+        return []
+    what = event.failure.headline(event.trial)
+    why = f"the experiment is paused, because a disk is full: {what}; make room, then resume the experiment"
+    return [d.Note(reason=why, trial=event.trial, warning=True)]
 
 
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
@@ -61,7 +75,9 @@ def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
             return _returned(experiment, trial)
         case "left":
             if segment.commanded == "pause" or experiment.state is ExperimentState.PAUSING:
-                return [d.Pause(trial=trial.number, reason="paused by a user before the trial reported", held=True)]
+                return [
+                    d.Pause(trial=trial.number, reason=f"{paused(experiment)} before the trial reported", held=True)
+                ]
             return [d.Retry(trial=trial.number, reason="the trial's worker group was taken away")]
         case "failed":
             return _failed(
@@ -85,6 +101,11 @@ def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]
         return all_fail(experiment, trial, failure, "every trial asks for the same workers")
     if (retry := _retry(experiment, trial, failure)) is not None:
         return [retry]
+    if failure.cause == "disk_full" and experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
+        what = failure.headline(trial.number)
+        return [
+            d.Retry(trial=trial.number, reason=f"starts again {where_from(trial)} once there is room, after {what}")
+        ]
     alike = all_failed_alike(experiment.trials, trial.number, failure)
     if alike is not None:
         return all_fail(experiment, trial, failure, alike)

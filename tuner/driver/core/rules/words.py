@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuner.domain.trial import Trial
+from tuner.driver.core.state.state import State
 
 
 def names(of: Iterable[str]) -> str:
@@ -15,3 +16,8 @@ def names(of: Iterable[str]) -> str:
 def where_from(trial: Trial) -> str:
     """Return where the trial's next segment would start: "from iteration 7" or "from the beginning"."""
     return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
+
+
+def paused(experiment: State) -> str:
+    """Return the first words of the reason for which a trial is paused while the whole experiment is being paused."""
+    return "paused because a disk is full" if experiment.full_disk else "paused by a user"

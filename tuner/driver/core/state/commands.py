@@ -29,10 +29,11 @@ def apply(state: State, event: e.Commanded) -> None:
         return
     match event.command:
         case "pause":
-            _pause_all(state)
+            pause_all(state)
         case "resume":
             if state.state in (_X.PAUSED, _X.PAUSING):
                 state.state = change_experiment(state.state, _X.RUNNING)
+                state.full_disk = 0
                 for trial in state.trials:
                     if trial.segments:
                         trial.segments[-1].commanded = None
@@ -146,7 +147,8 @@ def make_room(state: State, event: e.RoomWanted) -> None:
         state.act(Interrupt(trial.ref, "pause"))
 
 
-def _pause_all(state: State) -> None:
+def pause_all(state: State) -> None:
+    """Begin to pause the experiment and the trials that run."""
     begins = state.state is _X.RUNNING
     if begins:
         state.state = change_experiment(state.state, _X.PAUSING)

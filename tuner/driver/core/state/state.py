@@ -103,6 +103,8 @@ class State:
         self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
+        # event_seq of the failure for which the experiment is being paused, because a disk is full; 0 if there is none.
+        self.full_disk = 0
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         # Late uploads that the previous driver left behind.
         self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
@@ -383,12 +385,21 @@ class State:
         self.warned_ends += bool(event.warning)
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
+        retried = not (trial.state.ended or segment.leaving) and trial.failures < self.spec.limits.max_failures
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
         self.usage.end(trial.number, self.steady.at(event.time))
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
+        elif event.failure is not None and event.failure.cause == "disk_full" and not retried:
+            self._pause_until_there_is_room()
         self._forget_values(trial)
         return facts
+
+    def _pause_until_there_is_room(self) -> None:
+        """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
+        if self.state is _X.RUNNING and self.finishing is None and (self.startable or not self.all_ended):
+            self.full_disk = self.seq
+            commands.pause_all(self)
 
     def _forget_values(self, trial: Trial) -> None:
         """Forget the objective of each report of an ended trial.
