@@ -90,7 +90,6 @@ class Search:
     ) -> None:
         self.saves = saves  # whether each report has a checkpoint
         self.store, self.curve, self.seconds, self.now = store, curve, seconds, start
-        self.saves = saves  # whether each report has a checkpoint
         record = record or store.experiments.create(spec, now=start - 1.0)
         self.id, self.public_id = record.id, record.public_id
         self.core = core or assemble(spec, Space.from_json(spec.space))
