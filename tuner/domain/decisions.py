@@ -170,9 +170,9 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
     Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
     """
     parts = dict(data)
-    if parts.get("failure"):
-        parts["failure"] = Failure(**parts["failure"])
     try:
+        if parts.get("failure"):
+            parts["failure"] = Failure(**parts["failure"])
         return _KINDS[kind](**parts)
     except (KeyError, TypeError) as error:
         raise unreadable("decision", kind) from error
