@@ -103,6 +103,7 @@ class State:
         self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
+        self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         # Late uploads that the previous driver left behind.
         self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
@@ -381,6 +382,7 @@ class State:
         if event.outcome == "returned" and not segment.started:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
+        self.unsaved_ends += trial.state.ended and event.failure is not None and event.failure.in_save
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
