@@ -65,6 +65,28 @@ def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(
     assert said == ["first", of_stdout, "later", "last", of_stderr, "error"]
 
 
+@pytest.mark.parametrize(("options", "begin"), [([], ""), (["-u"], ""), ([], AS_RAY_DOES)])
+def test_what_is_missing_includes_the_rest_of_a_line_that_is_cut(
+    tmp_path: Path, options: list[str], begin: str
+) -> None:
+    text = (
+        f"{begin}\n"
+        "import resource, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
+        "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
+        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        "room(20); sys.stdout.write('x' * 50 + '\\n')\n"
+        "room(30); sys.stdout.write('y' * 9 + '\\n')\n"
+        "room(10_000); sys.stdout.write('later\\n')\n"
+        "capture.end()\n"
+    )
+    command = [sys.executable, *options, "-c", text, str(tmp_path / "log")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+    cut, later, end = "\n[31 bytes", "\n[41 bytes of output are missing, since the disk was full]\n", "later\n"
+    assert (tmp_path / "log").read_text() == "x" * 20 + cut + later + end
+
+
 def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path) -> None:
     done = script(
         "import errno, os, sys\n"
