@@ -103,6 +103,7 @@ class State:
         self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
+        self.started_over = 0  # how often a paused trial was resumed that had trained and had no checkpoint
         self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         # Late uploads that the previous driver left behind.
@@ -464,6 +465,7 @@ class State:
             case d.Cancel(trial=number):
                 return self._end(number, _S.CANCELLED, decision.reason)
             case d.Resume(trial=number):
+                self.started_over += self.starts_over(self.trials[number])
                 trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resume", seq))
             case d.Retry(trial=number):
@@ -518,6 +520,11 @@ class State:
     def _revision(self, decision: d.Start | d.Exploit) -> int:
         """Return the revision of the search space to which a decision's params belong."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
+
+    def starts_over(self, trial: Trial) -> bool:
+        """Return whether a paused trial has trained, but has no checkpoint to continue from."""
+        late = self.checkpoints.awaits(trial) is not None
+        return trial.checkpoint is None and not late and bool(trial.iteration)
 
     def _continued(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)
