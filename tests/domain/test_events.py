@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.domain import decisions, events
-from tuner.errors import StoreError
+from tuner.errors import NewerLog
 
 FAILURE = {"kind": "user", "message": "why", "moon": "full"}
 CHECKPOINT = {"id": "ckp_1", "uri": "memory:", "step": 1, "moon": "full"}
@@ -37,5 +37,5 @@ CHECKPOINT = {"id": "ckp_1", "uri": "memory:", "step": 1, "moon": "full"}
     ],
 )
 def test_an_entry_of_a_newer_version_is_refused_with_advice(module: Any, kind: str, data: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match=f"{kind}.*a newer version has written it. Nothing is lost: use that version"):
+    with pytest.raises(NewerLog, match=f"{kind}.*a newer version has written it. Nothing is lost: use that version"):
         module.from_json(kind, data)

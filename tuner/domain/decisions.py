@@ -167,7 +167,7 @@ _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
     """Return the decision of this kind from the JSON that its `to_json` returned.
 
-    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    Raise NewerLog if a newer version of tuner has written it, and this one cannot read it.
     """
     parts = dict(data)
     try:

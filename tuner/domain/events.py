@@ -336,7 +336,7 @@ _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
     """Return the event of this kind from its JSON form, which `to_json` makes.
 
-    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    Raise NewerLog if a newer version of tuner has written it, and this one cannot read it.
     """
     parts = dict(data)
     try:
