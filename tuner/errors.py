@@ -8,6 +8,7 @@
     │   ├── Conflict              the request conflicts with the current state
     │   │   ├── Stale             the object has been changed since the caller read it
     │   │   └── Gone              the experiment, or an agent's lease, has ended for good
+    │   ├── NewerLog              a newer version has written an entry of the experiment's log, which this one cannot read
     │   └── LostLease             another driver has taken over the experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── RestartError              a restart would change the decisions of a simulated search
@@ -119,9 +120,13 @@ class StoreError(TunerError):
     """The database refused a request, or does not have the requested object."""
 
 
-def unreadable(what: str, kind: str) -> StoreError:
+class NewerLog(StoreError):
+    """A newer version has written an entry of an experiment's log, and this version cannot read it."""
+
+
+def unreadable(what: str, kind: str) -> NewerLog:
     """Return the error for an entry of an experiment's log that this version of tuner does not know."""
-    return StoreError(
+    return NewerLog(
         f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since a newer version has "
         "written it. Nothing is lost: use that version, or a newer one, to go on with the experiment"
     )

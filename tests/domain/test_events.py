@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from tuner.domain import decisions, events
-from tuner.errors import StoreError
+from tuner.errors import NewerLog
+
+FAILURE = {"kind": "user", "message": "why", "moon": "full"}
+CHECKPOINT = {"id": "ckp_1", "uri": "memory:", "step": 1, "moon": "full"}
 
 
 @pytest.mark.parametrize(
@@ -15,11 +18,24 @@ from tuner.errors import StoreError
     [
         (events, "moon_rose", {"time": 1.0}),
         (events, "waiting", {"time": 1.0, "moon": "full"}),
+        (events, "segment_ended", {"time": 1.0, "trial": 0, "segment": 1, "outcome": "failed", "failure": FAILURE}),
+        (events, "checkpoint_saved", {"time": 1.0, "trial": 0, "segment": 1, "checkpoint": CHECKPOINT}),
+        (events, "driver_started", {"time": 1.0, "epoch": 1, "uploaded": [CHECKPOINT]}),
         (decisions, "bless", {"reason": "why"}),
         (decisions, "pause", {"reason": "why", "trial": 0, "moon": "full"}),
+        (decisions, "fail", {"reason": "why", "trial": 0, "failure": FAILURE}),
     ],
-    ids=["event", "field of an event", "decision", "field of a decision"],
+    ids=[
+        "event",
+        "field of an event",
+        "field of an event's failure",
+        "field of an event's checkpoint",
+        "field of one of an event's checkpoints",
+        "decision",
+        "field of a decision",
+        "field of a decision's failure",
+    ],
 )
 def test_an_entry_of_a_newer_version_is_refused_with_advice(module: Any, kind: str, data: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match=f"{kind}.*a newer version has written it. Nothing is lost: use that version"):
+    with pytest.raises(NewerLog, match=f"{kind}.*a newer version has written it. Nothing is lost: use that version"):
         module.from_json(kind, data)

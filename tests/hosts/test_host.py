@@ -31,7 +31,7 @@ from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, SegmentRef
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
-from tuner.errors import LostLease, StoreError
+from tuner.errors import LostLease, NewerLog
 from tuner.experiment.operations import verbs
 from tuner.hosts import driven as driven_module
 from tuner.hosts import driving
@@ -411,9 +411,11 @@ async def test_an_experiment_with_a_log_of_a_newer_version_does_not_fail(host: H
         cursor.execute("UPDATE experiment SET lease_until = NULL, driver_owner = NULL, source = 'api'", ())
         cursor.execute("UPDATE event SET kind = 'moon_rose' WHERE kind = 'driver_started'", ())
     await host._take_experiments()
-    with pytest.raises(StoreError, match="'moon_rose'.* a newer version"):
+    with pytest.raises(NewerLog, match="'moon_rose'.* a newer version"):
         await ended(host, made)
     assert host.store.experiments.get(made.public_id).state == "running"
+    soon = time.time() + 10 * driving.AGAIN_S
+    assert made.id in host.driving.busy(soon), "each attempt reads the log, and logs the same error"
 
 
 def _let_witness_pass(host: Host) -> None:

@@ -32,7 +32,7 @@ from tuner.schedulers.stoppers import (
     from_argument,
     from_json,
 )
-from tuner.space import grid_search
+from tuner.space import Space, grid_search, uniform
 
 
 class Fed:
@@ -462,6 +462,35 @@ def test_a_stopper_of_the_users_own_gets_the_configuration_and_the_id_of_the_tri
     ended = simulate(climb, space, metric="m", mode="max", scheduler="fifo", stop=Narrow())
     assert ended.error is None
     assert sorted((trial.params["net/width"], trial.iteration) for trial in ended.trials) == [(4, 1), (16, 3)]
+
+
+def test_a_stopper_of_the_users_own_gets_one_configuration_for_all_reports_of_a_trial() -> None:
+    """Each report copied all constants of the space, which took 23 ms for a list of 10,000 numbers."""
+    configs: dict[str, list[dict[str, Any]]] = {}
+
+    class Keeps(ray_stoppers.Stopper):  # type: ignore[misc]
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            configs.setdefault(trial_id, []).append(result["config"])
+            return False
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+        def stop_all(self) -> bool:
+            return False
+
+    space = Space.from_python({"x": uniform(0, 1), "data": [1, 2]})
+    fed = Fed(UsersStopper(Keeps()), space=space)
+    trial = Trial(0, {"x": 0.5}, state=TrialState.RUNNING)
+    fed.trials.add(trial)
+    for iteration in (1, 2):
+        fed.report(0, iteration, m=0.0)
+    trial.params = {"x": 0.75}
+    fed.report(0, 3, m=0.0)
+    before, same, after = configs["0"]
+    assert before == {"x": 0.5, "data": [1, 2]}
+    assert before is same
+    assert after == {"x": 0.75, "data": [1, 2]}
 
 
 def test_what_cannot_be_stored_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -149,6 +150,31 @@ def test_rays_repeater_repeats_each_configuration() -> None:
     assert params[::2] == params[1::2]
     assert all(params[i] != params[i + 2] for i in (0, 2, 4))
     assert [suggestion.note for suggestion in kept.suggestions[:4]] == ["", "repeats trial 0", "", "repeats trial 2"]
+
+
+class Knows(Recorder):
+    """Remembers the metric, as Ray's own searchers do. A Repeater looks it up here."""
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        self._metric = metric
+        return super().set_search_properties(metric, mode, config, **spec)
+
+
+def test_a_limiter_in_a_repeater_neither_ends_the_search_nor_hides_the_results() -> None:
+    """The search ended once the limiter had proposed as many configurations as it allows to be evaluated at once."""
+    of = task(SPACE)
+    given = Repeater(ConcurrencyLimiter(Knows(3), 2), repeat=2)
+    limited, free = Drive(of, parallel=6), Drive(of, parallel=6)
+    searcher = make(from_argument(given), of)
+    limited.run(searcher, 16)
+    free.run(make(from_argument(Repeater(Knows(3), repeat=2)), of), 16)
+    assert len(limited.suggestions) == 16
+    assert limited.suggestions == free.suggestions
+    log = searcher._live._searcher.searcher.log  # type: ignore[attr-defined]
+    told = [entry[2] for entry in log if entry[0] == "complete"]
+    assert told
+    assert all(math.isfinite(value) for value in told)
+    assert isinstance(given.searcher, ConcurrencyLimiter), "the user's object is left as it was"
 
 
 class Elsewhere(Recorder):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import tuner
 from tests.driver.bench import Bench
 from tuner.space.meant import meant_as_parameters
 
@@ -59,3 +60,16 @@ def test_the_log_of_a_search_begins_with_the_note() -> None:
     bench = Bench(space={"lr": "uniform(0, 1)"}, num_samples=1)
     notes = [entry.reason for _, entry in bench.log if entry.KIND == "note"]
     assert any(note.startswith("lr has the same value in all trials, str 'uniform(0, 1)'") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"space": {"layers": [64, 64], "lr": tuner.sample_from(lambda config: 0.1)}},
+        {"space": {"layers": [64, 64]}, "search": {"type": "define_by_run"}},
+    ],
+    ids=["sample_from", "define_by_run"],
+)
+def test_lists_are_constants_if_configurations_differ_without_parameters_in_the_space(options: dict[str, Any]) -> None:
+    bench = Bench(num_samples=1, **options)
+    assert not [entry.reason for _, entry in bench.log if entry.KIND == "note" and "layers" in entry.reason]

@@ -24,9 +24,16 @@ from tuner.domain.events import (
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Segment
-from tuner.errors import Conflict, LostLease, NotFound, StoreError
+from tuner.errors import Conflict, LostLease, NewerLog, NotFound, StoreError
 from tuner.store import Store
 from tuner.store.writing import history, writer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewerInfo(CheckpointInfo):
+    """A checkpoint as a newer version might describe it."""
+
+    moon: str = "full"
 
 
 class TestLeases:
@@ -207,6 +214,14 @@ class TestLog:
             store.trials.get(trial_id(made.public_id, 0)),
             store.log.decisions(made.id),
         ) == before
+
+    def test_a_report_with_a_checkpoint_of_a_newer_version_is_refused_with_advice(self, store: Store) -> None:
+        """It ended the experiment as failed, with TypeError."""
+        made, epoch, trials = begin(store)
+        report = dataclasses.replace(a_report(0, 1), checkpoint=NewerInfo(id="ckp_1", uri="/c/1", step=1))
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials), T0)
+        with pytest.raises(NewerLog, match="'reported'.* a newer version has written it"):
+            list(store.drivers.load(made.id))
 
     def test_numbers_that_are_none_come_back(self, store: Store) -> None:
         made, epoch, trials = begin(store)

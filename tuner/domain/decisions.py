@@ -167,12 +167,12 @@ _KINDS: dict[str, type[Decision]] = {cls.KIND: cls for cls in get_args(Decision)
 def from_json(kind: str, data: Mapping[str, Any]) -> Decision:
     """Return the decision of this kind from the JSON that its `to_json` returned.
 
-    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    Raise NewerLog if a newer version of tuner has written it, and this one cannot read it.
     """
     parts = dict(data)
-    if parts.get("failure"):
-        parts["failure"] = Failure(**parts["failure"])
     try:
+        if parts.get("failure"):
+            parts["failure"] = Failure(**parts["failure"])
         return _KINDS[kind](**parts)
     except (KeyError, TypeError) as error:
         raise unreadable("decision", kind) from error

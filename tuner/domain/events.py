@@ -336,17 +336,17 @@ _KINDS: dict[str, type[Event]] = {cls.KIND: cls for cls in get_args(Event)}
 def from_json(kind: str, data: Mapping[str, Any]) -> Event:
     """Return the event of this kind from its JSON form, which `to_json` makes.
 
-    Raise StoreError if a newer version of tuner has written it, and this one cannot read it.
+    Raise NewerLog if a newer version of tuner has written it, and this one cannot read it.
     """
     parts = dict(data)
-    if parts.get("failure"):
-        parts["failure"] = Failure(**parts["failure"])
-    if parts.get("checkpoint") and isinstance(parts["checkpoint"], Mapping):
-        parts["checkpoint"] = CheckpointInfo(**parts["checkpoint"])
-    for name in ("uploading", "uploaded"):
-        if name in parts:
-            parts[name] = tuple(CheckpointInfo(**info) for info in parts[name])
     try:
+        if parts.get("failure"):
+            parts["failure"] = Failure(**parts["failure"])
+        if parts.get("checkpoint") and isinstance(parts["checkpoint"], Mapping):
+            parts["checkpoint"] = CheckpointInfo(**parts["checkpoint"])
+        for name in ("uploading", "uploaded"):
+            if name in parts:
+                parts[name] = tuple(CheckpointInfo(**info) for info in parts[name])
         return _KINDS[kind](**parts)
     except (KeyError, TypeError) as error:
         raise unreadable("event", kind) from error

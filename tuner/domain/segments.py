@@ -95,6 +95,11 @@ class Failure:
     log_tail: str = ""  # the last lines of the rank's log
     stacks: Mapping[str, str] = field(default_factory=dict)  # rank -> Python stack, for a hang
 
+    @property
+    def in_save(self) -> bool:
+        """Return whether a checkpoint could not be saved."""
+        return self.cause in ("checkpoint", "disk_full") or IN_SAVE in self.traceback
+
     def headline(self, trial: int | None = None) -> str:
         """Return one line that says which trial and rank failed, where, and why."""
         where = [f"trial {trial}"] if trial is not None else []

@@ -50,8 +50,9 @@ def set_up(
         SpecError: the scheduler, searcher and stopper do not fit the space or each other. The error lists every mistake.
     """
     parts = parts or Parts()
-    notes = list(meant_as_parameters(spec.space, searched=bool(len(space))))
     searches = spec.search.get("type") if parts.searcher is None else parts.searcher.TYPE
+    searched = bool(len(space)) or space.has_functions or searches == "define_by_run"
+    notes = list(meant_as_parameters(spec.space, searched))
     if spec.num_samples is None and spec.limits.time_budget_s is None and searches != "grid":
         one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
         old = spec.resolved and "num_samples" not in spec.resolved  # the version before ran mixed grids 100 times

@@ -17,7 +17,7 @@ from tuner.domain.events import Commanded, DriverStarted
 from tuner.domain.segments import CheckpointInfo
 from tuner.domain.states import ExperimentState
 from tuner.driver.commands import as_event
-from tuner.errors import Conflict, LostLease, NotFound, StoreError, TunerError
+from tuner.errors import Conflict, LostLease, NewerLog, NotFound, StoreError, TunerError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.hosts.driven import Driven, DriverHost
 from tuner.hosts.upkeep.candidates import Candidates
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 5.0
 """Seconds to wait, after an experiment's driver has crashed, before the experiment is driven again."""
+NEWER_AGAIN_S = 600.0
+"""The same, in seconds, if this version cannot read the experiment's log. That is unlikely to change while the host runs."""
 RENEW_S = 0.5
 """Seconds until the next attempt to renew leases, after one has failed."""
 LOGS_S = 10.0
@@ -136,8 +138,8 @@ class Driving:
 
     def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
         self.tasks.pop(record.id, None)
-        if not task.cancelled() and task.exception() is not None:  # `_drive` has logged it
-            self.not_before[record.id] = time.time() + AGAIN_S
+        if not task.cancelled() and (error := task.exception()) is not None:  # `_drive` has logged it
+            self.not_before[record.id] = time.time() + (NEWER_AGAIN_S if isinstance(error, NewerLog) else AGAIN_S)
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         """Drive an experiment, and write to its driver's log how that ends.

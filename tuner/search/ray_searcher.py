@@ -229,7 +229,14 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _inner(searcher: Any) -> Any:
-    """Return the searcher inside a ConcurrencyLimiter. The experiment limits how many trials run at once."""
+    """Return the searcher inside a ConcurrencyLimiter, also if that is in a Repeater.
+
+    The experiment limits how many trials run at once. A limiter proposes nothing at its limit, which would end the search.
+    """
     while type(searcher).__name__ == "ConcurrencyLimiter" and hasattr(searcher, "searcher"):
         searcher = searcher.searcher
+    if type(searcher).__name__ == "Repeater" and hasattr(searcher, "searcher"):
+        repeated = _inner(searcher.searcher)
+        searcher = copy.copy(searcher)
+        searcher.searcher = repeated
     return searcher

@@ -18,7 +18,7 @@ _IN_SWEEPS = ({"values"}, {"min", "max"}, {"mu", "sigma"})
 def meant_as_parameters(space: Mapping[str, Any], searched: bool) -> Iterator[str]:
     """Yield a note for each constant, in a space's JSON form, that has the look of a parameter.
 
-    searched: whether the space has parameters. If it has none, lists and the forms of W&B sweeps count, too.
+    searched: whether configurations can differ. If they cannot, lists and the forms of W&B sweeps count, too.
     """
     for name, value in space.items():
         if (form := _form(value, searched)) is not None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -391,6 +391,19 @@ def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:
     model = SimpleNamespace(_compiler_ctx={"lock": threading.Lock()})
     with pytest.raises(EntrypointError, match="configure_model"):
         _pickled(_Job(print, (model,), {}, None))
+
+
+def test_a_script_in_a_process_that_multiprocessing_has_spawned_sends_its_module_by_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its name is `__mp_main__` there, and no rank can import that."""
+    script = ModuleType("__mp_main__")
+    exec("def fit(): return 'trained'", vars(script))
+    monkeypatch.setitem(sys.modules, "__mp_main__", script)
+    job = _pickled(_Job(script.fit, (), {}, None))
+    cloudpickle.unregister_pickle_by_value(script)
+    monkeypatch.setitem(sys.modules, "__mp_main__", ModuleType("__mp_main__"))  # as on a rank
+    assert cloudpickle.loads(job)(None) == "trained"
 
 
 def test_what_a_script_has_set_for_its_process_is_in_force_on_the_ranks() -> None:

@@ -527,7 +527,7 @@ class Decider:
         if isinstance(choice, d.Resume):
             trial = self.trials[choice.trial]
             yield from self._warn_of_starting_over(trial, asked)
-            if self._starts_over(trial) and STARTS_OVER not in choice.reason:
+            if self.experiment.starts_over(trial) and STARTS_OVER not in choice.reason:
                 choice = replace(choice, reason=f"{choice.reason}; it has no checkpoint, so it {STARTS_OVER}")
         yield choice
 
@@ -537,19 +537,10 @@ class Decider:
         donor = self.trials[decision.donor]
         return _may_deliver(donor) or self.experiment.checkpoints.awaits(donor) is not None
 
-    def _starts_over(self, trial: Trial) -> bool:
-        """Return whether a paused trial has trained, but has no checkpoint to continue from."""
-        late = self.experiment.checkpoints.awaits(trial) is not None
-        return trial.checkpoint is None and not late and bool(trial.iteration)
-
     def _warn_of_starting_over(self, trial: Trial, asked: bool) -> Iterator[Decision]:
         """Warn that a paused trial starts over, because it has no checkpoint. Warn only once in an experiment."""
-        if not self._starts_over(trial):
+        if self.experiment.started_over or not self.experiment.starts_over(trial):
             return
-        for other in self.trials:
-            planned = [other.next] if other.next is not None and other.checkpoint is None else []
-            if any(s.cause == "resume" and not s.start_iteration for s in (*other.segments, *planned)):
-                return
         if any(other.checkpoint is not None for other in self.trials):
             because = "it has no checkpoint that can still be used"
         else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
-from tuner.schedulers.base import Fact, SchedulerContext, TrialReported
+from tuner.schedulers.base import Fact, SchedulerContext, TrialEnded, TrialReported
 from tuner.schedulers.stoppers.base import ITERATION, TIME, Stopper, next_report
 from tuner.schedulers.stoppers.function import FunctionStopper
 from tuner.schedulers.stoppers.limits import MaximumIterationStopper, TimeStopper
@@ -32,7 +32,7 @@ class UsersStopper(Stopper):
     """Calls a user's own subclass of `ray.tune.Stopper` as Ray does: once per report, then `stop_all`.
 
     After a restart, a fresh copy of the user's object gets the same reports in the same order, so its answers must
-    depend on the reports alone. As in Ray, the result also has the trial's id and its configuration; see `_result`.
+    depend on the reports alone. As in Ray, the result also has the trial's id and its configuration; see `_config`.
     """
 
     TYPE = "ray"
@@ -54,6 +54,8 @@ class UsersStopper(Stopper):
         self._ends: set[int] = set()
         self._all = False
         self._error: Exception | None = None
+        # the parameters and the configuration of each trial that has reported and not ended
+        self._configs: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 
     def milestone(self, trial: Trial) -> float | None:
         return next_report(trial)
@@ -61,6 +63,8 @@ class UsersStopper(Stopper):
     def record(self, fact: Fact, trials: Population) -> None:
         if isinstance(fact, TrialReported):
             self._ask(trials[fact.trial])
+        elif isinstance(fact, TrialEnded):
+            self._configs.pop(fact.trial, None)
 
     def record_without(self, trial: Trial) -> None:
         self._ask(trial)
@@ -76,16 +80,29 @@ class UsersStopper(Stopper):
             self._error = error
 
     def _result(self, trial: Trial) -> dict[str, Any]:
-        """Return the trial's metrics, its id and its configuration, with None in place of the values of `sample_from`.
-
-        If a user has changed the space since the trial was proposed, the configuration is flat and has no constants.
-        """
-        try:
-            config = self.context.space.config_without_functions(trial.params)
-        except SpecError:
-            config = dict(trial.params)
-        own = {"config": config, "trial_id": str(trial.number), ITERATION: trial.iteration, TIME: trial.running_s}
+        """Return the trial's metrics, its id and its configuration."""
+        own = {
+            "config": self._config(trial),
+            "trial_id": str(trial.number),
+            ITERATION: trial.iteration,
+            TIME: trial.running_s,
+        }
         return {**own, **trial.last}
+
+    def _config(self, trial: Trial) -> dict[str, Any]:
+        """Return the trial's configuration, with None in place of the values of `sample_from`.
+
+        All reports get the same object until the parameters change, since large constants take long to copy. If a user has
+        changed the space since the trial was proposed, the configuration is flat and has no constants.
+        """
+        params, config = self._configs.get(trial.number, (None, {}))
+        if params is not trial.params:
+            try:
+                config = self.context.space.config_without_functions(trial.params)
+            except SpecError:
+                config = dict(trial.params)
+            self._configs[trial.number] = trial.params, config
+        return config
 
     def decide(self, number: int, trials: Population) -> str | None:
         if self._error is not None:

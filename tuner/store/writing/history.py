@@ -153,17 +153,17 @@ def _event(row: Row, metrics: dict[tuple[int, int], dict[str, float]], ordinals:
     if row.kind != events.Reported.KIND:
         return events.from_json(row.kind, {"time": row.time, **row.payload})
     payload = row.payload or {}
-    found = payload.get("checkpoint")
-    return events.Reported(
-        time=row.time,
-        trial=row.trial_number,
-        segment=ordinals[row.segment_id],
-        report_no=row.report_no,
-        iteration=row.step,
-        metrics=metrics.get((row.segment_id, row.report_no), {}),
-        checkpoint=events.CheckpointInfo(**found) if found else None,
-        step=payload.get("step"),
-    )
+    report = {
+        "time": row.time,
+        "trial": row.trial_number,
+        "segment": ordinals[row.segment_id],
+        "report_no": row.report_no,
+        "iteration": row.step,
+        "metrics": metrics.get((row.segment_id, row.report_no), {}),
+        "checkpoint": payload.get("checkpoint"),
+        "step": payload.get("step"),
+    }
+    return events.from_json(row.kind, report)
 
 
 def event_rows(connection: Connection, experiment_id: int, after: int, upto: int) -> list[Row]:

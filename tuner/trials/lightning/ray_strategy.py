@@ -21,6 +21,7 @@ from tuner.trials.lightning.results import Returned, collect, hand_back, landmar
 from tuner.trials.lightning.switches import GlobalState
 from tuner.trials.lightning.trial import Ranks, assign_trainer
 from tuner.trials.messages.protocol import RankAssignment
+from tuner.usercode.pickling import dumps
 
 
 class RayStrategy(Flavoured):
@@ -326,10 +327,8 @@ def _about() -> dict[str, Any]:
 
 
 def _pickled(job: _Job) -> bytes:
-    import cloudpickle
-
     try:
-        return bytes(cloudpickle.dumps(job))
+        return dumps(job)
     except Exception as error:
         if any(getattr(argument, "_compiler_ctx", None) is not None for argument in job.args):
             raise EntrypointError(
@@ -348,8 +347,6 @@ def _attach_datamodule(trainer: Any, given: Sequence[Any]) -> None:
 
 
 def _culprits(job: _Job) -> list[str]:
-    import cloudpickle
-
     parts = {f"argument {index} ({type(value).__name__})": value for index, value in enumerate(job.args)}
     if job.trainer is not None:
         parts |= {f"the callback {type(one).__name__}": vars(one) for one in job.trainer.callbacks}
@@ -357,7 +354,7 @@ def _culprits(job: _Job) -> list[str]:
     found = []
     for name, part in parts.items():
         try:
-            cloudpickle.dumps(part)
+            dumps(part)
         except Exception:
             found.append(name)
     return found

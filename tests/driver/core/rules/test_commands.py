@@ -85,6 +85,21 @@ def test_a_user_is_warned_once_if_resumed_trials_start_over(one_by_one: bool) ->
     assert notes == [f"trial 0 starts over and repeats 2 reports, because {because}"]
 
 
+def test_a_trial_that_had_not_reported_before_it_was_paused_does_not_hide_the_warning() -> None:
+    bench = Bench()
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(1)
+    bench.command("pause")
+    bench.ended(0)
+    bench.reported(1)
+    bench.ended(1)
+    bench.command("resume")
+    notes = [entry.trial for _, entry in bench.log if entry.KIND == "note" and entry.warning]
+    assert notes == [1]
+    assert bench.successor().core.experiment.started_over == 1
+
+
 def test_a_user_is_not_warned_if_a_resumed_trial_continues_from_a_checkpoint() -> None:
     bench = Bench()
     bench.started(0)

@@ -41,6 +41,22 @@ def test_an_ended_trial_whose_last_checkpoint_could_not_be_saved_gets_a_note() -
     assert bench.successor().states == bench.states
 
 
+def test_an_earlier_failure_to_save_that_was_retried_does_not_hide_the_warning() -> None:
+    bench = Bench(max_t=2, limits={"max_concurrent_trials": 2, "max_failures": 1})
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(0)
+    bench.ended(0, "failed", FULL)
+    bench.started(0)
+    for number in (0, 1):
+        bench.reported(number)
+        bench.reported(number)
+    bench.ended(0)
+    bench.ended(1, "failed", FULL)
+    assert bench.states[:2] == ["completed", "completed"]
+    assert [(note.trial, note.warning) for note in notes(bench)] == [(1, True)]
+
+
 @pytest.mark.parametrize(
     "failure", [None, Failure(kind="user", cause="stop_ignored", message="did not end within 5 s")]
 )

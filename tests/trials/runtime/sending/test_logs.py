@@ -11,10 +11,23 @@ import pytest
 from tuner.trials.runtime.sending.logs import SIGTERM_NOTE, tail
 
 
-def script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", text, str(tmp_path / "log")], capture_output=True, text=True, check=False
+def script(text: str, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code, with the path of a log as its argument. Its output is buffered unless an option says otherwise."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, *options, "-c", text, str(tmp_path / "log")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_output_to_the_original_streams_of_the_process_is_in_the_log(tmp_path: Path) -> None:
+    """`keep_printing` replaces the streams, and what they had buffered came after the segment."""
+    done = script(
+        "import sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
+        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        "sys.__stdout__.write('no newline'); capture.end(); print('after')\n",
+        tmp_path,
     )
+    assert (done.stdout, done.stderr, (tmp_path / "log").read_text()) == ("after\n", "", "no newline")
 
 
 def test_output_goes_to_the_file_and_back_again(tmp_path: Path) -> None:
@@ -57,12 +70,32 @@ def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(
         "room(10_000); print('later'); print('last'); print('error', file=sys.stderr)\n"
         "capture.end(); print('after')\n"
     )
-    command = [sys.executable, *options, "-c", text, str(tmp_path / "log")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = script(text, tmp_path, *options)
     assert (done.stdout, done.stderr) == ("after\n", "")
     said = [line for line in (tmp_path / "log").read_text().splitlines() if line]
     of_stdout, of_stderr = (f"[{size} bytes of output are missing, since the disk was full]" for size in (200, 10))
     assert said == ["first", of_stdout, "later", "last", of_stderr, "error"]
+
+
+@pytest.mark.parametrize(("options", "begin"), [([], ""), (["-u"], ""), ([], AS_RAY_DOES)])
+def test_what_is_missing_includes_the_rest_of_a_line_that_is_cut(
+    tmp_path: Path, options: list[str], begin: str
+) -> None:
+    text = (
+        f"{begin}\n"
+        "import resource, sys\n"
+        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
+        "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
+        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        "room(20); sys.stdout.write('x' * 50 + '\\n')\n"
+        "room(30); sys.stdout.write('y' * 9 + '\\n')\n"
+        "room(10_000); sys.stdout.write('later\\n')\n"
+        "capture.end()\n"
+    )
+    done = script(text, tmp_path, *options)
+    assert (done.stdout, done.stderr) == ("", "")
+    cut, later, end = "\n[31 bytes", "\n[41 bytes of output are missing, since the disk was full]\n", "later\n"
+    assert (tmp_path / "log").read_text() == "x" * 20 + cut + later + end
 
 
 def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path) -> None:
@@ -90,7 +123,7 @@ def test_an_end_by_sigterm_leaves_a_stack_in_the_log(tmp_path: Path, end: str, n
     done = script(
         "import os, sys\n"
         "from tuner.trials.runtime.sending.logs import Capture\n"
-        f"capture = Capture(sys.argv[1]); capture.begin(); print('the last words'); {end}\n",
+        f"capture = Capture(sys.argv[1]); capture.begin(); print('the last words', flush=True); {end}\n",
         tmp_path,
     )
     assert done.returncode == (-signal.SIGKILL if ", 9" in end else 0 if "fork" in end else -signal.SIGTERM)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.decisions import Decision
-from tuner.domain.segments import IN_SAVE, Failure
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.segments import Failure
+from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Trial
 from tuner.driver.core.rules.alike import all_failed_alike
 from tuner.driver.core.rules.failures import all_fail, missing_metric
@@ -42,17 +42,11 @@ def _unsaved(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     Only an experiment's first such note is a warning, since later ones are likely about the same full disk.
     """
     trial, failure = experiment.trials[event.trial], event.failure
-    if failure is None or not trial.state.ended or not _was_saving(failure):
+    if failure is None or not trial.state.ended or not failure.in_save:
         return []
     left = f"its newest one is of iteration {trial.checkpoint.step}" if trial.checkpoint else "it has no other one"
     why = f"the last checkpoint of trial {trial.number} could not be saved, and {left}: {failure.message}"
-    ended = (other for other in experiment.trials if other.state.ended and other.state is not TrialState.FAILED)
-    first = not any(other.failure and _was_saving(other.failure) for other in ended if other is not trial)
-    return [d.Note(reason=why, trial=trial.number, warning=first)]
-
-
-def _was_saving(failure: Failure) -> bool:
-    return failure.cause in ("checkpoint", "disk_full") or IN_SAVE in failure.traceback
+    return [d.Note(reason=why, trial=trial.number, warning=experiment.unsaved_ends == 1)]
 
 
 def _full_disk(experiment: State, event: e.SegmentEnded) -> list[Decision]:

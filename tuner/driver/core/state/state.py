@@ -105,6 +105,8 @@ class State:
         self.warned_ends = 0  # how many segments ended with a warning
         # event_seq of the failure for which the experiment is being paused, because a disk is full; 0 if there is none.
         self.full_disk = 0
+        self.started_over = 0  # how often a paused trial was resumed that had trained and had no checkpoint
+        self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         # Late uploads that the previous driver left behind.
         self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
@@ -383,6 +385,7 @@ class State:
         if event.outcome == "returned" and not segment.started:
             facts = self._enter(trial, segment, event.time)
         self.warned_ends += bool(event.warning)
+        self.unsaved_ends += trial.state.ended and event.failure is not None and event.failure.in_save
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
         retried = not (trial.state.ended or segment.leaving) and trial.failures < self.spec.limits.max_failures
@@ -473,6 +476,7 @@ class State:
             case d.Cancel(trial=number):
                 return self._end(number, _S.CANCELLED, decision.reason)
             case d.Resume(trial=number):
+                self.started_over += self.starts_over(self.trials[number])
                 trial = self._continued(number, decision.reason)
                 self._interrupt(self.segments.plan(trial, "resume", seq))
             case d.Retry(trial=number):
@@ -527,6 +531,11 @@ class State:
     def _revision(self, decision: d.Start | d.Exploit) -> int:
         """Return the revision of the search space to which a decision's params belong."""
         return self.revisions.newest if decision.space_revision is None else decision.space_revision
+
+    def starts_over(self, trial: Trial) -> bool:
+        """Return whether a paused trial has trained, but has no checkpoint to continue from."""
+        late = self.checkpoints.awaits(trial) is not None
+        return trial.checkpoint is None and not late and bool(trial.iteration)
 
     def _continued(self, number: int, reason: str) -> Trial:
         trial = self.touch(number)

@@ -92,17 +92,26 @@ class _Output(io.FileIO):
     _dropped = 0  # bytes since the last write that succeeded
 
     def write(self, data: Any, /) -> int:
+        size = memoryview(data).nbytes
+        if self._dropped:
+            said = f"\n[{self._dropped} bytes of output are missing, since the disk was full]\n".encode()
+            if self._write_what_fits(said) < len(said):
+                self._dropped += size
+                return size
+        self._dropped = size - self._write_what_fits(data)
+        return size
+
+    def _write_what_fits(self, data: Any) -> int:
+        """Write as much of the data as the disk has room for. Return the number of bytes."""
+        rest, written = memoryview(data).cast("B"), 0
         try:
-            if self._dropped:
-                super().write(f"\n[{self._dropped} bytes of output are missing, since the disk was full]\n".encode())
-                self._dropped = 0
-            return super().write(data)
+            # A write may take only a part of the data; then the next one fails.
+            while written < len(rest) and (taken := super().write(rest[written:])):
+                written += taken
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            size = memoryview(data).nbytes
-            self._dropped += size
-            return size
+        return written
 
 
 _earlier: list[Any] = []
@@ -117,9 +126,8 @@ def keep_printing() -> None:
             continue
         raw = _Output(number, "wb", closefd=False)
         raw.name = stream.name
-        at_once = stream.write_through or not isinstance(
-            stream, io.TextIOWrapper
-        )  # Ray's stream flushes after each write
+        # Ray's stream, which is no TextIOWrapper, flushes after each write.
+        at_once = stream.write_through or not isinstance(stream, io.TextIOWrapper)
         buffer: Any = raw if at_once else io.BufferedWriter(raw)
         kept = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True, write_through=at_once)
         _earlier.append(stream)
@@ -201,6 +209,6 @@ def _user_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSu
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, *_earlier):
         with contextlib.suppress(Exception):
             stream.flush()
