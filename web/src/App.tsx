@@ -2,7 +2,7 @@ import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineCo
 import { useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
-import { ApiError } from "./api/client";
+import { ApiError, LOST_MS } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/common/KeyHelp";
@@ -123,8 +123,12 @@ function DownBanner() {
   );
   useEffect(() => {
     if (!down) return;
-    // A service that is slow, as after a restart, gets the time to answer.
-    const timer = setInterval(() => void retry(false), RETRY_MS);
+    // A service that is slow, as after a restart, gets the time to answer. A connection that was cut on the way gives no answer.
+    let ticks = 0;
+    const timer = setInterval(() => {
+      ticks += 1;
+      void retry(ticks % Math.ceil(LOST_MS / RETRY_MS) === 0);
+    }, RETRY_MS);
     return () => clearInterval(timer);
   }, [down, retry]);
   if (!down) return null;
