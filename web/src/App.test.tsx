@@ -43,13 +43,14 @@ it("the notice of a service that is down is not about the page that the sign-in 
   expect(notice()).toBeNull();
 });
 
-/** Show a page whose request has failed once, and is answered by `read` from then on. */
-function showDown(read: () => Promise<string>) {
+/** Show a page whose request has failed once, and is answered by `read` from then on. `other` answers another request of it. */
+function showDown(read: () => Promise<string>, other: () => Promise<string> = () => Promise.resolve("")) {
   vi.useFakeTimers();
   vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
   const asked = vi.fn(read).mockRejectedValueOnce(new ApiError(503, "starting"));
   function Read() {
-    return <p>{useQuery({ queryKey: ["read"], queryFn: asked, initialData: "what was there before" }).data}</p>;
+    const { data } = useQuery({ queryKey: ["read"], queryFn: asked, initialData: "what was there before" });
+    return [data, useQuery({ queryKey: ["other"], queryFn: other }).data].map((text, i) => <p key={i}>{text}</p>);
   }
   render(
     <MantineProvider env="test">
@@ -83,4 +84,13 @@ it("asks once more if a connection was cut on the way while the service was down
   await act(() => vi.advanceTimersByTimeAsync(LOST_MS + 3000));
   expect(screen.getByText("the answer")).toBeTruthy();
   expect(screen.queryByText("The service is not responding.")).toBeNull();
+});
+
+it("asks again for what was on its way when the service went down", async () => {
+  const other = vi.fn(() => Promise.resolve("the other answer")).mockReturnValueOnce(new Promise(() => {}));
+  showDown(() => Promise.resolve("the answer"), other);
+  await act(() => vi.advanceTimersByTimeAsync(4000));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(screen.getByText("the other answer")).toBeTruthy();
+  expect(other).toHaveBeenCalledTimes(2);
 });

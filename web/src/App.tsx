@@ -1,5 +1,5 @@
 import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
-import { useQueryClient } from "@tanstack/react-query";
+import { useQueryClient, type Query } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
 import { ApiError, LOST_MS } from "./api/client";
@@ -131,6 +131,16 @@ function DownBanner() {
     }, RETRY_MS);
     return () => clearInterval(timer);
   }, [down, retry]);
+  // What was on its way when the service went down may wait for an answer on a connection that was cut.
+  const wasDown = useRef(false);
+  useEffect(() => {
+    if (wasDown.current && !down) {
+      const lost = new Set(cache.findAll({ type: "active", fetchStatus: "fetching" }));
+      const these = { predicate: (query: Query) => lost.has(query) };
+      void client.cancelQueries(these).then(() => client.refetchQueries(these));
+    }
+    wasDown.current = down;
+  }, [client, cache, down]);
   if (!down) return null;
   return (
     <div role="alert" className={classes.down}>
