@@ -455,6 +455,7 @@ async def test_after_an_outage_a_living_driver_has_time_to_renew_its_lease(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "EXPIRED_S", 0.0)
     monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs, nobodys = left_behind(host, "api"), left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
@@ -489,6 +490,7 @@ async def test_after_writes_alone_have_failed_a_living_driver_has_time_to_renew_
 ) -> None:
     """Reads still work with a full disk, or on a standby server."""
     monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "EXPIRED_S", 0.0)
     monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
     theirs = left_behind(host, "api")
     host.store.drivers.claim(theirs.id, "another machine:7:1@boot", 1.0, time.time() - 60.0)
@@ -580,6 +582,7 @@ async def test_what_a_script_has_ended_but_not_released_is_released(
 ) -> None:
     """A script was killed after the end of its search, and before it had deleted a checkpoint and released the lease."""
     monkeypatch.setattr(candidates, "LEASES_S", 0.0)
+    monkeypatch.setattr(candidates, "EXPIRED_S", 0.0)
     monkeypatch.setattr(candidates, "WITNESS_S", 0.0)
 
     async def delete(self: RayExecutor, info: CheckpointInfo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -198,8 +199,8 @@ def test_a_host_of_changed_code_is_ended_on_a_cluster_that_the_user_has_named(
         return {"owner": "owner", "sources": sources() if code == "same" else code, "attended": found}
 
     monkeypatch.setattr(ray, "get", answer)
-    monkeypatch.setattr(shared, "LOOK_S", 0.0)
-    monkeypatch.setattr(shared, "ATTENDED_S", -0.9)
+    seconds = itertools.count()
+    monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
     assert shared.end_other_versions(settings) == ([(f"an earlier state of {__version__}", "owner")] if ends else [])
     assert actors.killed == ([now] if ends else [])
 

@@ -3,7 +3,7 @@ import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-quer
 import { act, render, screen } from "@testing-library/react";
 import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api, ApiError } from "./api/client";
+import { api, ApiError, LOST_MS } from "./api/client";
 import { App } from "./App";
 
 afterEach(() => {
@@ -43,15 +43,14 @@ it("the notice of a service that is down is not about the page that the sign-in 
   expect(notice()).toBeNull();
 });
 
-it("waits for the answer of a service that is slow after it was down", async () => {
+/** Show a page whose request has failed once, and is answered by `read` from then on. `other` answers another request of it. */
+function showDown(read: () => Promise<string>, other: () => Promise<string> = () => Promise.resolve("")) {
   vi.useFakeTimers();
   vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
-  const read = vi
-    .fn<() => Promise<string>>()
-    .mockImplementation(() => new Promise((resolve) => setTimeout(() => resolve("the answer"), 8000)));
-  read.mockRejectedValueOnce(new ApiError(503, "starting"));
-  function Slow() {
-    return <p>{useQuery({ queryKey: ["slow"], queryFn: read, initialData: "what was there before" }).data}</p>;
+  const asked = vi.fn(read).mockRejectedValueOnce(new ApiError(503, "starting"));
+  function Read() {
+    const { data } = useQuery({ queryKey: ["read"], queryFn: asked, initialData: "what was there before" });
+    return [data, useQuery({ queryKey: ["other"], queryFn: other }).data].map((text, i) => <p key={i}>{text}</p>);
   }
   render(
     <MantineProvider env="test">
@@ -59,16 +58,39 @@ it("waits for the answer of a service that is slow after it was down", async () 
         <MemoryRouter>
           <Routes>
             <Route element={<App />}>
-              <Route path="*" element={<Slow />} />
+              <Route path="*" element={<Read />} />
             </Route>
           </Routes>
         </MemoryRouter>
       </QueryClientProvider>
     </MantineProvider>,
   );
+  return asked;
+}
+
+it("waits for the answer of a service that is slow after it was down", async () => {
+  const read = showDown(() => new Promise((resolve) => setTimeout(() => resolve("the answer"), 8000)));
   await act(() => vi.advanceTimersByTimeAsync(3000)); // the notice asks again
   expect(screen.getByText("The service is not responding.")).toBeTruthy();
   await act(() => vi.advanceTimersByTimeAsync(9000));
   expect(screen.getByText("the answer")).toBeTruthy();
   expect(read).toHaveBeenCalledTimes(2);
+});
+
+it("asks once more if a connection was cut on the way while the service was down", async () => {
+  const read = showDown(() => Promise.resolve("the answer")).mockReturnValueOnce(new Promise(() => {}));
+  await act(() => vi.advanceTimersByTimeAsync(3000));
+  expect(read).toHaveBeenCalledTimes(2);
+  await act(() => vi.advanceTimersByTimeAsync(LOST_MS + 3000));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(screen.queryByText("The service is not responding.")).toBeNull();
+});
+
+it("asks again for what was on its way when the service went down", async () => {
+  const other = vi.fn(() => Promise.resolve("the other answer")).mockReturnValueOnce(new Promise(() => {}));
+  showDown(() => Promise.resolve("the answer"), other);
+  await act(() => vi.advanceTimersByTimeAsync(4000));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(screen.getByText("the other answer")).toBeTruthy();
+  expect(other).toHaveBeenCalledTimes(2);
 });

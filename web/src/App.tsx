@@ -1,8 +1,8 @@
 import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
-import { useQueryClient } from "@tanstack/react-query";
+import { useQueryClient, type Query } from "@tanstack/react-query";
 import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
-import { ApiError } from "./api/client";
+import { ApiError, LOST_MS } from "./api/client";
 import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/common/KeyHelp";
@@ -123,10 +123,24 @@ function DownBanner() {
   );
   useEffect(() => {
     if (!down) return;
-    // A service that is slow, as after a restart, gets the time to answer.
-    const timer = setInterval(() => void retry(false), RETRY_MS);
+    // A service that is slow, as after a restart, gets the time to answer. A connection that was cut on the way gives no answer.
+    let ticks = 0;
+    const timer = setInterval(() => {
+      ticks += 1;
+      void retry(ticks % Math.ceil(LOST_MS / RETRY_MS) === 0);
+    }, RETRY_MS);
     return () => clearInterval(timer);
   }, [down, retry]);
+  // What was on its way when the service went down may wait for an answer on a connection that was cut.
+  const wasDown = useRef(false);
+  useEffect(() => {
+    if (wasDown.current && !down) {
+      const lost = new Set(cache.findAll({ type: "active", fetchStatus: "fetching" }));
+      const these = { predicate: (query: Query) => lost.has(query) };
+      void client.cancelQueries(these).then(() => client.refetchQueries(these));
+    }
+    wasDown.current = down;
+  }, [client, cache, down]);
   if (!down) return null;
   return (
     <div role="alert" className={classes.down}>

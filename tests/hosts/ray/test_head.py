@@ -149,6 +149,17 @@ def test_a_head_of_changed_code_is_replaced_even_if_the_version_is_the_same(
             assert [one[head.SOURCES] for one in environments] == [head.sources()]
 
 
+def test_the_lock_of_an_editor_does_not_count_as_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray could not be started while a file of a checkout was being edited in Emacs: such a link leads nowhere."""
+    monkeypatch.setattr(head, "__file__", str(tmp_path / "hosts" / "ray" / "head.py"))
+    (tmp_path / "driver.py").write_text("trials = 1\n")
+    before = head.sources.__wrapped__()
+    (tmp_path / ".#driver.py").symlink_to("ada@laptop.1234:1700000000")
+    assert head.sources.__wrapped__() == before
+    (tmp_path / "driver.py").write_text("trials = 2\n")
+    assert head.sources.__wrapped__() != before
+
+
 @pytest.mark.parametrize("later", [True, False], ids=["after an upgrade of Python", "beside another service"])
 def test_a_head_of_another_python_is_replaced_once(
     later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

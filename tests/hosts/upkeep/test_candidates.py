@@ -20,6 +20,7 @@ ELSEWHERE = "another machine:7:1@boot"
 @pytest.fixture
 def candidates(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> Candidates:
     monkeypatch.setattr(module, "LEASES_S", 0.0)
+    monkeypatch.setattr(module, "EXPIRED_S", 0.0)
     monkeypatch.setattr(module, "WITNESS_S", 0.0)
     return Candidates(sqlite_store, "this host")
 
@@ -99,6 +100,7 @@ def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
 ) -> None:
     """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
     made, clock = create(sqlite_store, "api"), [0.0]
+    monkeypatch.setattr(module, "EXPIRED_S", 2.0)
     monkeypatch.setattr(module, "WITNESS_S", 12.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW - 3600.0)
@@ -117,6 +119,7 @@ def test_a_lease_that_was_seen_before_it_expired_is_taken_over_soon(
     candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, clock = create(sqlite_store, "api"), [0.0]
+    monkeypatch.setattr(module, "EXPIRED_S", 2.0)
     monkeypatch.setattr(module, "WITNESS_S", 12.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW)

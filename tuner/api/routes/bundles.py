@@ -67,7 +67,7 @@ async def put(here: Here, request: Request, sha256: Sha256) -> Response:
             return answer(schemas.Bundle.of(await here.off_the_pool(here.bundles.put, name, file)))
     except OSError as error:  # the disk is full, or the storage refuses the file or does not answer
         log.warning("the bundle %s could not be stored: %s", name, error)
-        return problem_response(503, f"the service could not store the bundle: {error}")
+        return problem_response(507, f"the service could not store the bundle: {error}")
 
 
 def _name(sha256: str) -> str:

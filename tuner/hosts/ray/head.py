@@ -198,7 +198,12 @@ def sources() -> str:
     root = Path(__file__).parents[2]
     found = hashlib.blake2b(digest_size=8)
     for file in sorted(root.rglob("*.py")):
-        content = file.read_bytes()
+        try:
+            content = file.read_bytes()
+        except (
+            OSError
+        ):  # it has just been deleted, or is the lock of an editor: Emacs makes a link `.#host.py` that leads nowhere
+            continue
         found.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
     return found.hexdigest()
 

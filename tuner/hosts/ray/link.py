@@ -128,8 +128,8 @@ class Link:
                 self._gone.append(owner)
             self._tell(
                 log=(
-                    f"stopped the driver host of {version}, because this is {__version__}; its experiments continue "
-                    "from their checkpoints"
+                    f"stopped the driver host of {version}, because this service has other code ({__version__}); "
+                    "its experiments continue from their checkpoints"
                 )
             )
         if (host := find_host(self._settings)) is not None:

@@ -132,7 +132,7 @@ class Candidates:
                 since = _since(before, record.id, lease, now)
                 self._expired[record.id] = (lease, since)
                 unchanged_since = min(since, _since(self._leased, record.id, lease, now))
-                if now >= max(since + min(EXPIRED_S, WITNESS_S), unchanged_since + WITNESS_S):
+                if now >= max(since + EXPIRED_S, unchanged_since + WITNESS_S):
                     yield record
 
     def _left_by_the_dead(self, now: float, free: Collection[int]) -> list[ExperimentRecord]:

@@ -40,3 +40,11 @@ it("takes a request that the page has given up for no failure of the service", a
   expect(await failed).not.toBeInstanceOf(ApiError);
   expect(vi.getTimerCount()).toBe(0);
 });
+
+it("gives up a request that index.html has sent early, too, which cannot be aborted", async () => {
+  window.early = new Map([[`${location.origin}/api/v1/experiments/exp_1`, new Promise<Response>(() => {})]]);
+  const failed = api.experiment("exp_1").catch((error: unknown) => error);
+  expect(window.early.size).toBe(0);
+  await vi.advanceTimersByTimeAsync(LOST_MS);
+  expect(await Promise.race([failed, Promise.resolve("still waiting")])).toBeInstanceOf(ApiError);
+});

@@ -63,6 +63,8 @@ const http = createClient<paths>({
   fetch: (request) => takeEarly(request) ?? fetch(request),
 });
 
+const NO_ANSWER = "The service is not responding.";
+
 /** Return the data of a response, or throw an ApiError. */
 async function answered<T>(
   call: Promise<{ data?: T; error?: unknown; response: Response }>,
@@ -73,7 +75,7 @@ async function answered<T>(
     found = await call;
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The service is not responding.");
+    throw new ApiError(0, NO_ANSWER);
   }
   const { data, error, response } = found;
   if (response.ok && data !== undefined) return data;
@@ -125,7 +127,7 @@ export async function all<T>(page: (token: string | undefined) => Promise<Page<T
 export const LOST_MS = 20_000;
 
 /**
- * Abort a request that gets no answer, so that the page says so and asks again. A service that hangs, or a connection that was
+ * Give up a request that gets no answer, so that the page says so and asks again. A service that hangs, or a connection that was
  * cut on the way, as by a VPN, would leave the browser waiting for many minutes.
  */
 async function timely<T>(signal: AbortSignal | undefined, read: (both: AbortSignal) => Promise<T>): Promise<T> {
@@ -133,9 +135,16 @@ async function timely<T>(signal: AbortSignal | undefined, read: (both: AbortSign
   const abort = () => both.abort();
   if (signal?.aborted) abort();
   signal?.addEventListener("abort", abort);
-  const timer = setTimeout(abort, LOST_MS);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  // A request that index.html has sent early cannot be aborted, so its answer is not waited for.
+  const lost = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      reject(new ApiError(0, NO_ANSWER));
+      abort();
+    }, LOST_MS);
+  });
   try {
-    return await read(both.signal);
+    return await Promise.race([read(both.signal), lost]);
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener("abort", abort);

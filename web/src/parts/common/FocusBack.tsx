@@ -35,7 +35,7 @@ export function FocusBack() {
         if (isLost()) return beside();
         // The service carries an action out a moment later, and only then is the button gone.
         const watcher = new MutationObserver(() => {
-          if (!opener?.isConnected && isLost()) beside();
+          if (!opener?.isConnected && isNowhere()) beside();
         });
         if (around) watcher.observe(around, { childList: true });
         setTimeout(() => watcher.disconnect(), CARRIED_OUT_MS);
@@ -46,7 +46,11 @@ export function FocusBack() {
   return null;
 }
 
+function isNowhere(): boolean {
+  return document.activeElement === null || document.activeElement === document.body;
+}
+
+/** Return true if the focus is nowhere, or still in the dialog that is being closed. */
 function isLost(): boolean {
-  const focused = document.activeElement;
-  return focused === null || focused === document.body || focused.closest("[aria-modal=true]") !== null;
+  return isNowhere() || document.activeElement!.closest("[aria-modal=true]") !== null;
 }
