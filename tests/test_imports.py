@@ -62,7 +62,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.experiment.analysis.forecast": {"tuner.schedulers.freeze_thaw.decisions.budget": SLOW},
     "tuner.experiment.analysis.preview": {"tuner.search": SLOW},
     "tuner.schedulers": {"tuner.schedulers.from_ray": CIRCLE},
-    "tuner.schedulers.functions": {"tuner.usercode.pickling": SLOW},
     "tuner.sdk.driving": {"tuner.hosts.scripts": SLOW, "tuner.hosts.ray.cluster": SLOW},
     "tuner.sdk.executors": {
         "tuner.hosts.scripts": SLOW,
