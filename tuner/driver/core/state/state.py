@@ -16,7 +16,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
-from tuner.domain.segments import CheckpointInfo, SegmentRef
+from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.steady import SteadyTime
 from tuner.domain.trial import Population, Segment, Trial
@@ -385,7 +385,7 @@ class State:
         self.warned_ends += bool(event.warning)
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
-        retried = not (trial.state.ended or segment.leaving) and trial.failures < self.spec.limits.max_failures
+        retried = not (trial.state.ended or segment.leaving) and self._may_retry(trial, event.failure)
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
         self.usage.end(trial.number, self.steady.at(event.time))
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
@@ -394,6 +394,13 @@ class State:
             self._pause_until_there_is_room()
         self._forget_values(trial)
         return facts
+
+    def _may_retry(self, trial: Trial, failure: Failure | None) -> bool:
+        """Return whether a trial that has failed has a retry left. Agents may say that a full disk is not their code's fault."""
+        limits = self.spec.limits
+        if failure is not None and failure.kind == "system":
+            return trial.system_failures < limits.max_system_failures
+        return trial.failures < limits.max_failures
 
     def _pause_until_there_is_room(self) -> None:
         """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
