@@ -90,7 +90,12 @@ def test_a_full_disk_pauses_the_experiment_instead_of_failing_its_trials() -> No
     assert bench.core.experiment.state == "paused"
     assert len(warnings_of(bench)) == 1
     assert bench.successor().states == bench.states
+    for core in (bench.core, bench.successor().core):
+        assert f"the experiment is {core.experiment.summary()['reason']}" == said, (
+            "webhooks and the page show this reason"
+        )
     out = bench.command("resume")
+    assert bench.core.experiment.summary()["reason"] == ""
     assert sorted(launches(out)) == [(0, 2), (1, 2)]
     assert [trial.segments[-1].start_iteration for trial in bench.core.trials] == [1, 1]
 

@@ -105,6 +105,7 @@ class State:
         self.warned_ends = 0  # how many segments ended with a warning
         # event_seq of the failure for which the experiment is being paused, because a disk is full; 0 if there is none.
         self.full_disk = 0
+        self.full_disk_reason = ""  # why it is paused, in words
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
         # Late uploads that the previous driver left behind.
         self.lost_uploads: list[tuple[int, int, CheckpointInfo]] = []
@@ -172,7 +173,7 @@ class State:
         return {
             "best": best,
             "counts": counts,
-            "reason": self.finishing or "",
+            "reason": self.finishing or self.full_disk_reason,
             "error": self.error,
             **hours,
             **spent,
@@ -391,7 +392,7 @@ class State:
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
         elif event.failure is not None and event.failure.cause == "disk_full" and not retried:
-            self._pause_until_there_is_room()
+            self._pause_until_there_is_room(event.failure.headline(event.trial))
         self._forget_values(trial)
         return facts
 
@@ -402,10 +403,11 @@ class State:
             return trial.system_failures < limits.max_system_failures
         return trial.failures < limits.max_failures
 
-    def _pause_until_there_is_room(self) -> None:
+    def _pause_until_there_is_room(self, what: str) -> None:
         """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
         if self.state is _X.RUNNING and self.finishing is None and (self.startable or not self.all_ended):
             self.full_disk = self.seq
+            self.full_disk_reason = f"paused, because a disk is full: {what}; make room, then resume the experiment"
             commands.pause_all(self)
 
     def _forget_values(self, trial: Trial) -> None:
