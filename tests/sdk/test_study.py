@@ -424,7 +424,9 @@ def test_arguments_that_an_existing_study_does_not_take_are_warned_of(store: Sto
         study_of(**given).close()
     with store._database.write() as cursor:
         cursor.execute("UPDATE experiment SET thinned_at = 1")
-    with pytest.warns(UserWarning, match="concurrent_trials 1, seed; it cannot be continued: .* a fork of it can run; for"):
+    with pytest.warns(
+        UserWarning, match="concurrent_trials 1, seed; it cannot be continued: .* a fork of it can run; for"
+    ):
         study_of(**given).close()
     with store._database.write() as cursor:
         cursor.execute("UPDATE experiment SET thinned_at = NULL")
