@@ -106,8 +106,9 @@ class Settings:
     oidc_roles: tuple[OidcRule, ...] = _setting(
         "TUNER_OIDC_ROLES",
         "the role of each group of the OpenID Connect provider, such as `ml-admins=admin, vision=editor@vision, "
-        "*=viewer`; @ limits the role to a project, and everybody belongs to the group *, which comes last; a "
-        "person has the role of the first group in the list that they belong to",
+        '*=viewer`; a group with a comma stands in double quotes, as in `"CN=ml,OU=groups"=editor`; @ limits '
+        "the role to a project, and everybody belongs to the group *, which comes last; a person has the role of the first "
+        "group in the list that they belong to",
         default=(),
     )
     oidc_groups_claim: str = _setting(
@@ -395,15 +396,20 @@ def _url(text: str) -> str:
 
 def _rules(text: str) -> tuple[OidcRule, ...]:
     found: list[OidcRule] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        given = re.fullmatch(rf"(.+)=(viewer|editor|admin)(?:@({PROJECT.strip('^$')}))?", part)
+    quoted, plain = r'"(?:[^"]|"")+"', r'[^"].*'
+    for part in filter(None, (part.strip() for part in re.findall(rf"\s*({quoted}[^,]*|[^,]+)", text))):
+        given = re.fullmatch(rf"({quoted}\s*|{plain})=(viewer|editor|admin)(?:@({PROJECT.strip('^$')}))?", part)
         if given is None:
             raise ValueError(
-                f"expected GROUP=ROLE or GROUP=ROLE@PROJECT, with the role viewer, editor or admin, got {part!r}"
+                "expected GROUP=ROLE or GROUP=ROLE@PROJECT, with the role viewer, editor or admin, and in double quotes if "
+                f"GROUP has a comma, got {part!r}"
             )
+        group = given[1].strip()
+        if re.fullmatch(quoted, group):
+            group = group[1:-1].replace('""', '"')
         if any(rule.group == "*" for rule in found):
             raise ValueError(f"{part!r} has no effect, since everybody belongs to the group * before it: put * last")
-        found.append(OidcRule(given[1].strip(), given[2], given[3]))  # type: ignore[arg-type]
+        found.append(OidcRule(group, given[2], given[3]))  # type: ignore[arg-type]
     return tuple(found)
 
 

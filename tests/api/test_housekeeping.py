@@ -86,6 +86,10 @@ def test_files_with_the_output_of_ranks_are_deleted_with_the_logs(store: Store, 
         folder.mkdir(parents=True)
         (folder / "rank0.log").write_text(f"{name}\n")
         (folder.parent / "driver.log").write_text("driven\n")
+        for rank in ("rank0", "rank1"):
+            (folder.parent / "trial_00000" / rank).mkdir(parents=True)
+        (folder.parent / "trial_00001" / "rank0").mkdir(parents=True)
+        (folder.parent / "trial_00000" / "rank1" / "plot.png").touch()
         found[name] = trial
     (tmp_path / "logs" / "exp_of_another_database" / "seg_1").mkdir(parents=True)
     (tmp_path / "logs" / "exp_of_another_database" / "seg_1" / "rank0.log").write_text("other\n")
@@ -99,7 +103,22 @@ def test_files_with_the_output_of_ranks_are_deleted_with_the_logs(store: Store, 
     ]
     assert len(list(tmp_path.glob("logs/*/driver.log"))) == 3
     assert len(list(tmp_path.glob("logs/*/seg_*"))) == 3, "the empty folder is gone, and that of another database stays"
+    old = tmp_path / "logs" / store.trials.get(found["old"]).experiment
+    left = {str(path.relative_to(old)) for path in old.rglob("*")}
+    assert left == {"driver.log", "trial_00000", "trial_00000/rank1", "trial_00000/rank1/plot.png"}
+    assert len(list(tmp_path.glob("logs/*/trial_*/rank*"))) == 1 + 3 + 3, "those of the others stay"
     assert clean_up(store, settings, T0) == {}
+
+
+def test_a_folder_of_logs_that_is_empty_after_the_deletion_is_removed(store: Store, tmp_path: Path) -> None:
+    made, epoch, trials = begin(store, spec=a_spec("old"))
+    ended = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED, summary={"reason": "done"})
+    store.drivers.commit(made.id, epoch, ended, T0 - 3 * DAY_S)
+    folder = tmp_path / "logs" / made.public_id
+    (folder / "seg_1").mkdir(parents=True)
+    (folder / "seg_1" / "rank0.log").write_text("printed\n")
+    assert clean_up(store, Settings(home=tmp_path, log_days=2), T0) == {"experiments' logs": 1}
+    assert list((tmp_path / "logs").iterdir()) == []
 
 
 def test_deliveries_of_webhooks_are_deleted_after_a_month(store: Store, tmp_path: Path) -> None:

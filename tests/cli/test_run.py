@@ -20,6 +20,7 @@ from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 from tuner.settings import Settings
+from tuner.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -408,6 +409,12 @@ def test_a_search_without_a_service_is_continued_and_its_trial_retried(
     retry, more = (tuple(command.split()) for command in re.findall(r"`tuner ([^`]*)`", refused))
     assert more == ("continue", retried.experiment_id, "--num-samples", "8")
     assert "8 trials" in tell(*retry[:-1], "0")
+    with Store.open(Settings.from_env().database_url) as store, store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET thinned_at = 1 WHERE public_id = ?", (retried.experiment_id,))
+    refused = str(CliRunner().invoke(app, ["resume", "failing"]).exception)
+    assert "cannot be continued: most points of the experiment's curves were deleted on 1970-01-01" in refused
+    assert "a fork of it can run" in refused
+    assert "`tuner" not in refused, "it had advised commands that are refused"
 
 
 def test_options_after_a_function_are_refused_with_the_order() -> None:

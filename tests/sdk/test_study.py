@@ -422,6 +422,14 @@ def test_arguments_that_an_existing_study_does_not_take_are_warned_of(store: Sto
     )
     with pytest.warns(UserWarning, match=said):
         study_of(**given).close()
+    with store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET thinned_at = 1")
+    with pytest.warns(
+        UserWarning, match="concurrent_trials 1, seed; it cannot be continued: .* a fork of it can run; for"
+    ):
+        study_of(**given).close()
+    with store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET thinned_at = NULL")
     given["seed"] = 0
     amend_experiment(store, study.id, {"num_samples": 2, "limits": {"max_concurrent_trials": 4}})
     continue_experiment(store, study.id)

@@ -45,7 +45,7 @@ def remove_old_logs(store: Store, home: Path, before: float) -> int:
     """Delete the output of the ranks of experiments that ended before this time, and return how many experiments lost some.
 
     It is deleted from the database, and from the log files on this machine. Files on other nodes are not deleted, because this
-    process cannot reach them. The driver's logs and the working directories of ranks are kept.
+    process cannot reach them. The driver's logs are kept, and so are the working directories of ranks that are not empty.
     """
     lost = store.logs.prune(before)
     folder = home / "logs"
@@ -56,12 +56,13 @@ def remove_old_logs(store: Store, home: Path, before: float) -> int:
 
 
 def _remove_files(folder: Path) -> bool:
-    """Delete the files with the output of ranks. Return whether there were any."""
+    """Delete the files with the output of ranks, and then the empty folders. Return whether there were any such files."""
     found = list(folder.glob("seg_*/rank*.log"))
     for path in found:
         path.unlink(missing_ok=True)  # another service may be deleting the same files
+    for place in (*folder.glob("seg_*"), *folder.glob("trial_*/rank*"), *folder.glob("trial_*"), folder):
         with contextlib.suppress(OSError):  # the folder is not empty, or is already gone
-            path.parent.rmdir()
+            place.rmdir()
     return bool(found)
 
 

@@ -15,6 +15,7 @@ from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, 
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
+from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import keywords_explained, printable
@@ -376,6 +377,8 @@ def resume(
         record = store.experiments.get(id_of(store, experiment_id))
         reopens = record.state.ended
         if reopens and not any(asked.command == "continue" for asked in store.commands.pending([record.id])):
+            if (why := why_it_stays_ended(record)) is not None:
+                raise Conflict(f"{record.public_id} is {record.state} and cannot be continued: {why}")
             raise Conflict(
                 f"{record.public_id} is {record.state}; there is nothing to resume. `tuner retry {record.public_id} NUMBER...` "
                 f"runs failed trials again, and `tuner continue {record.public_id} --num-samples 8` runs 8 more trials"

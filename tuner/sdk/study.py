@@ -20,6 +20,7 @@ from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_names, 
 from tuner.errors import Conflict, ErrorCollector, SpecError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
+from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
@@ -210,7 +211,9 @@ def _ignored(record: ExperimentRecord, spec: Spec) -> str:
         return ""
     kept = [f"{name.removeprefix('limits.')} {json.dumps(present[name])}" for name in changed] + fixed
     said = f"the study {record.name!r} ({record.public_id}) continues with its own {', '.join(kept)}"
-    if changed:
+    if changed and (why := why_it_stays_ended(record)) is not None:
+        said += f"; it cannot be continued: {why}"
+    elif changed:
         sets = " ".join(f"--set {name}={json.dumps(now[name])}" for name in changed)
         then = f", and then `tuner continue {record.public_id}`" if record.state.ended else ""
         said += f"; use `tuner change {record.public_id} {sets}`{then}"

@@ -408,6 +408,19 @@ def test_the_settings_are_read_and_checked() -> None:
         SpecError, match="'ml-admins=admin' has no effect, since everybody belongs to the group \\* before it"
     ):
         Settings.from_env({**given, "TUNER_OIDC_ROLES": "*=viewer, ml-admins=admin"})
+    names = '"CN=ml,OU=x,DC=lan"=admin, CN=one=viewer,"a ""b"", c" =editor@vision , d "e" f=viewer,, *=viewer'
+    assert Settings.from_env({**given, "TUNER_OIDC_ROLES": names}).oidc_roles == (
+        OidcRule("CN=ml,OU=x,DC=lan", "admin"),
+        OidcRule("CN=one", "viewer"),
+        OidcRule('a "b", c', "editor", "vision"),
+        OidcRule('d "e" f', "viewer"),
+        OidcRule("*", "viewer"),
+    )
+    with pytest.raises(SpecError, match="in double quotes if GROUP has a comma, got 'CN=ml'"):
+        Settings.from_env({**given, "TUNER_OIDC_ROLES": "CN=ml,OU=x=admin"})
+    for wrong in ({"TUNER_OIDC_ROLES": '"CN=ml,OU=x=admin'}, {"TUNER_OIDC_ROLES": '"CN=ml,OU=x"a=admin'}):
+        with pytest.raises(SpecError, match="TUNER_OIDC"):
+            Settings.from_env({**given, **wrong})
     for wrong in ({"TUNER_OIDC_ROLES": "a=boss"}, {"TUNER_OIDC_ROLES": ""}, {"TUNER_OIDC_ISSUER": "http://sso.lan"}):
         with pytest.raises(SpecError, match="TUNER_OIDC"):
             Settings.from_env({**given, **wrong})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -174,6 +175,30 @@ for _ in range(3):
     )
     script(tmp_path, text)({})
     assert saver.states == [(2, "43"), (3, "44")]
+
+
+@pytest.mark.parametrize(
+    ("raised", "cause"),
+    [("OSError(28, 'No space left on device')", "disk_full"), ("ValueError('the weights are gone')", "script")],
+)
+def test_a_script_that_cannot_save_its_last_checkpoint_fails(
+    tmp_path: Path, begin: Start, raised: str, cause: str
+) -> None:
+    """The trial had completed without a checkpoint and without a word."""
+    _, driver, saver = begin(checkpoint_at_end=True, first_milestone=None)
+    text = f"""
+import atexit, pathlib, tuner
+atexit.register(lambda: pathlib.Path({str(tmp_path / "exited")!r}).touch())
+def save(folder):
+    raise {raised}
+tuner.report({{"loss": 1.0}}, checkpoint=save)
+"""
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, text)({})
+    described = describe(caught.value, "")
+    assert re.match(r"train\.py could not save its last checkpoint: (OS|Value)Error: ", described.message)
+    assert (described.cause, saver.states, len(driver.reports)) == (cause, [], 1)
+    assert (tmp_path / "exited").exists(), "the script has exited by itself"
 
 
 def test_a_script_hands_back_the_checkpoint_that_it_got(tmp_path: Path, begin: Start) -> None:

@@ -237,7 +237,7 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
-    if name == "continue" and (why := _why_it_stays_ended(record)) is not None:
+    if name == "continue" and (why := why_it_stays_ended(record)) is not None:
         raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
 
 
@@ -278,10 +278,10 @@ def actions(record: ExperimentRecord, abandoned: bool) -> list[Action]:
 
 def can_take_trials(record: ExperimentRecord) -> bool:
     """Return True if the state of the experiment lets users ask for more trials."""
-    return record.state not in VERBS["continue"].refused and _why_it_stays_ended(record) is None
+    return record.state not in VERBS["continue"].refused and why_it_stays_ended(record) is None
 
 
-def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
+def why_it_stays_ended(record: ExperimentRecord) -> str | None:
     """Return why an experiment can never run again, or None if it can."""
     if record.incomplete:
         return record.error or "its import is not complete"
@@ -293,7 +293,7 @@ def _why_it_stays_ended(record: ExperimentRecord) -> str | None:
 def _is_offered(verb: Verb, record: ExperimentRecord, abandoned: bool) -> bool:
     if verb.undoes is not None and abandoned:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
-    if verb.name == "continue" and _why_it_stays_ended(record) is not None:
+    if verb.name == "continue" and why_it_stays_ended(record) is not None:
         return False
     return record.state not in verb.done and record.state not in verb.refused
 

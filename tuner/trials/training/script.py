@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from tuner.domain.segments import IN_SAVE
 from tuner.errors import OutsideTrial, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import oom, session
@@ -178,6 +179,7 @@ class _Run:
         self._since: deque[str] | None = None  # lines since torchrun last logged that its processes had failed
         self._borrowed = contextlib.ExitStack()
         self._exit_code = 0
+        self._unsaved: ScriptFailed | None = None  # why the last checkpoint could not be saved when the script exited
         self._oom_kills = oom.oom_kills()
 
     def run(self) -> None:
@@ -204,6 +206,8 @@ class _Run:
         try:
             self._follow()
             self._check(process.wait())
+            if self._unsaved is not None:
+                raise self._unsaved
             if rank == 0 and self._reads_lines() and self._session.count == 0:
                 raise ScriptFailed(
                     f"{self._name} has ended without a report: no line of stdout has {self._script.metric!r}; print "
@@ -290,8 +294,21 @@ class _Run:
                 running.report(values, step=step, checkpoint=source)
             case ("end",):
                 if not self._reads_lines():
-                    running.finish()
+                    self._finish()
         return None
+
+    def _finish(self) -> None:
+        """End the session. If the script cannot save its last checkpoint, let `run` raise that once the script has exited.
+
+        The script itself exits with status 0, since Python ignores errors of functions that it calls at the exit.
+        """
+        try:
+            self._session.finish()
+        except _SaveFailed as error:
+            notes = [note for note in getattr(error, "__notes__", ()) if note != IN_SAVE]
+            why = "; ".join((str(error), *notes))
+            self._unsaved = ScriptFailed(f"{self._name} could not save its last checkpoint", why)
+            raise
 
     def _local(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         if checkpoint is None or not checkpoint.is_elsewhere:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.driver.bench import Bench, interrupts, launches
@@ -104,7 +106,12 @@ def test_a_full_disk_pauses_the_experiment_instead_of_failing_its_trials() -> No
     assert bench.core.experiment.state == "paused"
     assert len(warnings_of(bench)) == 1
     assert bench.successor().states == bench.states
+    for core in (bench.core, bench.successor().core):
+        assert f"the experiment is {core.experiment.summary()['reason']}" == said, (
+            "webhooks and the page show this reason"
+        )
     out = bench.command("resume")
+    assert bench.core.experiment.summary()["reason"] == ""
     assert sorted(launches(out)) == [(0, 2), (1, 2)]
     assert [trial.segments[-1].start_iteration for trial in bench.core.trials] == [1, 1]
 
@@ -121,6 +128,21 @@ def test_a_trial_that_may_be_retried_is_retried_at_once_while_a_disk_is_full() -
     bench.started(0)
     bench.ended(0, "failed", Failure(kind="user", cause="exception", message="ValueError: no"))
     assert bench.states[0] == "failed"
+
+
+@pytest.mark.parametrize("max_failures", [0, 1])
+def test_a_full_disk_that_is_not_the_codes_fault_pauses_after_the_retries_of_the_system(max_failures: int) -> None:
+    """An agent may send such a failure. With `max_failures`, the trial failed once its system failures were used up."""
+    limits = {"max_concurrent_trials": 1, "max_failures": max_failures, "max_system_failures": 2}
+    bench = Bench(max_t=4, limits=limits)
+    for number in range(3):
+        assert (bench.core.experiment.state, len(bench.core.trials[0].segments)) == ("running", number + 1)
+        bench.started(0)
+        bench.ended(0, "failed", replace(NO_ROOM, kind="system"))
+    assert (bench.core.experiment.state, bench.states) == ("paused", ["pending"])
+    assert bench.successor().states == bench.states
+    bench.command("resume")
+    assert bench.core.trials[0].segments[-1].open
 
 
 def test_a_last_checkpoint_that_finds_no_room_pauses_what_is_left_to_train() -> None:

@@ -53,9 +53,7 @@ def _full_disk(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     """Warn that the experiment is being paused because a disk is full, and say how to continue it."""
     if event.failure is None or experiment.full_disk != experiment.seq:
         return []
-    what = event.failure.headline(event.trial)
-    why = f"the experiment is paused, because a disk is full: {what}; make room, then resume the experiment"
-    return [d.Note(reason=why, trial=event.trial, warning=True)]
+    return [d.Note(reason=f"the experiment is {experiment.full_disk_reason}", trial=event.trial, warning=True)]
 
 
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:

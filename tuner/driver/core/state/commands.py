@@ -33,7 +33,7 @@ def apply(state: State, event: e.Commanded) -> None:
         case "resume":
             if state.state in (_X.PAUSED, _X.PAUSING):
                 state.state = change_experiment(state.state, _X.RUNNING)
-                state.full_disk = 0
+                state.full_disk, state.full_disk_reason = 0, ""
                 for trial in state.trials:
                     if trial.segments:
                         trial.segments[-1].commanded = None

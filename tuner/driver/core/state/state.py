@@ -16,7 +16,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
-from tuner.domain.segments import CheckpointInfo, SegmentRef
+from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.steady import SteadyTime
 from tuner.domain.trial import Population, Segment, Trial
@@ -105,6 +105,7 @@ class State:
         self.warned_ends = 0  # how many segments ended with a warning
         # event_seq of the failure for which the experiment is being paused, because a disk is full; 0 if there is none.
         self.full_disk = 0
+        self.full_disk_reason = ""  # why it is paused, in words
         self.started_over = 0  # how often a paused trial was resumed that had trained and had no checkpoint
         self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
@@ -174,7 +175,7 @@ class State:
         return {
             "best": best,
             "counts": counts,
-            "reason": self.finishing or "",
+            "reason": self.finishing or self.full_disk_reason,
             "error": self.error,
             **hours,
             **spent,
@@ -388,20 +389,28 @@ class State:
         self.unsaved_ends += trial.state.ended and event.failure is not None and event.failure.in_save
         if self.spec.scaling.elastic:
             self.sizes.ended(trial)
-        retried = not (trial.state.ended or segment.leaving) and trial.failures < self.spec.limits.max_failures
+        retried = not (trial.state.ended or segment.leaving) and self._may_retry(trial, event.failure)
         self.segments.close(trial, SegmentState(event.outcome), event.time, event.uploading)
         self.usage.end(trial.number, self.steady.at(event.time))
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
         elif event.failure is not None and event.failure.cause == "disk_full" and not retried:
-            self._pause_until_there_is_room()
+            self._pause_until_there_is_room(event.failure.headline(event.trial))
         self._forget_values(trial)
         return facts
 
-    def _pause_until_there_is_room(self) -> None:
+    def _may_retry(self, trial: Trial, failure: Failure | None) -> bool:
+        """Return whether a trial that has failed has a retry left. Agents may say that a full disk is not their code's fault."""
+        limits = self.spec.limits
+        if failure is not None and failure.kind == "system":
+            return trial.system_failures < limits.max_system_failures
+        return trial.failures < limits.max_failures
+
+    def _pause_until_there_is_room(self, what: str) -> None:
         """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
         if self.state is _X.RUNNING and self.finishing is None and (self.startable or not self.all_ended):
             self.full_disk = self.seq
+            self.full_disk_reason = f"paused, because a disk is full: {what}; make room, then resume the experiment"
             commands.pause_all(self)
 
     def _forget_values(self, trial: Trial) -> None:
