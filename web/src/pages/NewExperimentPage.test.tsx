@@ -2,10 +2,14 @@ import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
-import { afterEach, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
 import NewExperimentPage from "./NewExperimentPage";
+
+beforeEach(() => {
+  vi.spyOn(api, "session").mockReturnValue(new Promise(() => undefined));
+});
 
 afterEach(() => {
   cleanup();
@@ -219,4 +223,14 @@ it("says that a space without parameters gives all trials the same configuration
   show("/new");
   expect(await screen.findByText(/The space has no parameters/)).toBeTruthy();
   expect(screen.queryByRole("listitem")).toBeNull();
+});
+
+it("shows a viewer no form, and says which role is needed", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "viewer", project: null } as never);
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new");
+  expect(await screen.findByText(/needs the role editor\. You are signed in as ada with the role viewer/)).toBeTruthy();
+  expect(screen.queryByLabelText("Spec as YAML")).toBeNull();
+  expect(screen.queryByRole("button", { name: "Start the search" })).toBeNull();
 });
