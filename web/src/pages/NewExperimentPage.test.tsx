@@ -234,3 +234,19 @@ it("shows a viewer no form, and says which role is needed", async () => {
   expect(screen.queryByLabelText("Spec as YAML")).toBeNull();
   expect(screen.queryByRole("button", { name: "Start the search" })).toBeNull();
 });
+
+it("says that the preview is that of an earlier spec while the YAML cannot be parsed", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "dryRun").mockResolvedValue({ ...DRY, configurations: [{ params: { lr: 0.5 } }] } as never);
+  show("/new");
+  const old = (text: string) => screen.getByText(text).closest("[data-old]")!.getAttribute("data-old");
+  await screen.findByText("random");
+  await vi.waitFor(() => expect([old("random"), old("lr=0.5")]).toEqual(["false", "false"]), 5000);
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  const text = yaml.value;
+  fireEvent.change(yaml, { target: { value: "name: [" } });
+  expect(await screen.findByText(/This is still the preview of the spec as it was before/)).toBeTruthy();
+  expect([old("random"), old("lr=0.5")]).toEqual(["true", "true"]);
+  fireEvent.change(yaml, { target: { value: text } });
+  expect(screen.queryByText(/still the preview/)).toBeNull();
+});
