@@ -50,8 +50,7 @@ export default function NewExperimentPage() {
     gcTime: 0, // the editor begins with the spec as it is now, not with an earlier answer
     retry: false,
   });
-  if (!mayChange) return <NotAllowed />;
-  if (from === null) return <Editor first={EXAMPLE} />;
+  if (from === null) return mayChange ? <Editor first={EXAMPLE} /> : <NotAllowed />;
   if (source.data && copy.data)
     return <Editor key={from} first={inReadingOrder(copy.data.spec)} of={{ ...source.data, ...copy.data }} />;
   if (source.isError) return <MissingPage error={source.error} what="experiment" retry={() => void source.refetch()} />;
