@@ -250,3 +250,21 @@ it("says that the preview is that of an earlier spec while the YAML cannot be pa
   fireEvent.change(yaml, { target: { value: text } });
   expect(screen.queryByText(/still the preview/)).toBeNull();
 });
+
+it("says why a parameter cannot be renamed, and keeps what was typed", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  show("/new");
+  const name = await screen.findByLabelText<HTMLInputElement>("Name of lr");
+  const typed = (value: string) => {
+    fireEvent.change(name, { target: { value } });
+    fireEvent.keyDown(name, { key: "Enter" });
+  };
+  typed("width");
+  expect([name.value, screen.queryByText("another parameter has this name")]).toEqual(["width", expect.anything()]);
+  typed(" ");
+  expect(screen.getByText("give it a name")).toBeTruthy();
+  typed("rate");
+  expect(screen.queryByText("give it a name")).toBeNull();
+  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n[^]*^ {2}width:\n/m);
+});

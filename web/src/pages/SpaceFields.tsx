@@ -56,7 +56,11 @@ interface RowProps {
 function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProps) {
   const names = (text: string) => {
     const to = text.trim();
-    if (to !== "" && to !== name && !taken.includes(to)) onRename(to);
+    if (to === "") return "give it a name";
+    if (to === name) return null;
+    if (taken.includes(to)) return "another parameter has this name";
+    onRename(to);
+    return null;
   };
   return (
     <div className={classes.parameter} role="group" aria-label={`Parameter ${name}`}>
@@ -85,7 +89,10 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
               label={`${TITLES[field]} of ${name}`}
               title={TITLES[field]!}
               text={fieldText(domain, field)}
-              onDone={(text) => onChange(withText(domain, field, text))}
+              onDone={(text) => {
+                onChange(withText(domain, field, text));
+                return null;
+              }}
               wide={!["lower", "upper", "q"].includes(field)}
             />
           ))}
@@ -105,16 +112,19 @@ interface TypedProps {
   label: string;
   title: string;
   text: string;
-  onDone: (text: string) => void;
+  /** Take the text. Return what is wrong with it, or null. */
+  onDone: (text: string) => string | null;
   wide: boolean;
 }
 
-/** A text field whose value takes effect on Enter, or when the focus moves on. */
+/** A text field whose value takes effect on Enter, or when the focus moves on. A text that is refused stays, with the reason. */
 function Typed({ label, title, text, onDone, wide }: TypedProps) {
   const [draft, setDraft] = useState<string | null>(null);
+  const [wrong, setWrong] = useState<string | null>(null);
   const done = () => {
-    if (draft !== null && draft !== text) onDone(draft);
-    setDraft(null);
+    const found = draft !== null && draft !== text ? onDone(draft) : null;
+    setWrong(found);
+    if (found === null) setDraft(null);
   };
   return (
     <TextInput
@@ -124,7 +134,11 @@ function Typed({ label, title, text, onDone, wide }: TypedProps) {
       data-wide={wide}
       spellCheck={false}
       value={draft ?? text}
-      onChange={(event) => setDraft(event.currentTarget.value)}
+      error={wrong}
+      onChange={(event) => {
+        setDraft(event.currentTarget.value);
+        setWrong(null);
+      }}
       onBlur={done}
       onKeyDown={(event) => event.key === "Enter" && done()}
     />
