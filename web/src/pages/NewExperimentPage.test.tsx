@@ -264,7 +264,8 @@ it("says why a parameter cannot be renamed, and keeps what was typed", async () 
   expect([name.value, screen.queryByText("another parameter has this name")]).toEqual(["width", expect.anything()]);
   typed(" ");
   expect(screen.getByText("give it a name")).toBeTruthy();
+  fireEvent.click(screen.getByRole("button", { name: "Remove lr from the space" }));
+  expect([name.value, screen.queryByText("give it a name")]).toEqual(["width", null]);
   typed("rate");
-  expect(screen.queryByText("give it a name")).toBeNull();
-  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n[^]*^ {2}width:\n/m);
+  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n {4}type: choice\n/m);
 });

@@ -119,12 +119,12 @@ interface TypedProps {
 
 /** A text field whose value takes effect on Enter, or when the focus moves on. A text that is refused stays, with the reason. */
 function Typed({ label, title, text, onDone, wide }: TypedProps) {
-  const [draft, setDraft] = useState<string | null>(null);
-  const [wrong, setWrong] = useState<string | null>(null);
+  const [typed, setTyped] = useState<{ of: string; draft: string; wrong: string | null } | null>(null);
+  // A row that is removed leaves its place to the next one, which must not show what was typed for it.
+  const { draft, wrong } = typed?.of === text ? typed : { draft: text, wrong: null };
   const done = () => {
-    const found = draft !== null && draft !== text ? onDone(draft) : null;
-    setWrong(found);
-    if (found === null) setDraft(null);
+    const found = draft === text ? null : onDone(draft);
+    setTyped(found === null ? null : { of: text, draft, wrong: found });
   };
   return (
     <TextInput
@@ -133,12 +133,9 @@ function Typed({ label, title, text, onDone, wide }: TypedProps) {
       aria-label={label}
       data-wide={wide}
       spellCheck={false}
-      value={draft ?? text}
+      value={draft}
       error={wrong}
-      onChange={(event) => {
-        setDraft(event.currentTarget.value);
-        setWrong(null);
-      }}
+      onChange={(event) => setTyped({ of: text, draft: event.currentTarget.value, wrong: null })}
       onBlur={done}
       onKeyDown={(event) => event.key === "Enter" && done()}
     />
