@@ -109,7 +109,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
     mutationFn: (wanted: Spec) => api.create(wanted, keyOf(wanted)),
     onSuccess: (made) => void navigate(`/experiments/${made.id}`),
   });
-  const current = spec !== null && settled === text && !check.isFetching;
+  const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
   const several = Array.isArray(spec?.["metric"]) || Array.isArray(spec?.["mode"]);
@@ -236,7 +236,9 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               </fieldset>
               {check.data && (
                 <div data-old={!current}>
-                  <h3 className={classes.samplesTitle}>The first configurations</h3>
+                  <h3 className={classes.samplesTitle}>
+                    The first configurations{spec === null && " of the spec as it was before"}
+                  </h3>
                   {nothingToSearch(check.data.configurations) ? (
                     <p className={classes.note}>
                       The space has no parameters, so all trials get the same configuration.
@@ -271,7 +273,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error, "It cannot be checked")} />}
             {check.data && !check.isError && spec === null && (
               <p className={classes.note}>
-                The YAML cannot be parsed at the moment. This is still the preview of the spec as it was before.
+                <b>The YAML cannot be parsed at the moment.</b> This is still the preview of the spec as it was before.
               </p>
             )}
             {check.data && !check.isError && (
