@@ -44,6 +44,9 @@ def test_a_viewer_signs_in_looks_and_signs_out(service: Service, visit: Open) ->
     page.goto(f"{service.url}/new?clone={made.public_id}")
     expect(page.get_by_role("heading", name="The spec could not be read")).to_be_visible()
     expect(page.get_by_text("needs the role editor")).to_be_visible()
+    page.goto(f"{service.url}/new")
+    expect(page.get_by_text("A new experiment needs the role editor.")).to_be_visible()
+    expect(page.get_by_label("Spec as YAML")).to_have_count(0)
     page.get_by_role("button", name="Sign out ada").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

@@ -2,10 +2,14 @@ import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
-import { afterEach, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
 import NewExperimentPage from "./NewExperimentPage";
+
+beforeEach(() => {
+  vi.spyOn(api, "session").mockReturnValue(new Promise(() => undefined));
+});
 
 afterEach(() => {
   cleanup();
@@ -219,4 +223,48 @@ it("says that a space without parameters gives all trials the same configuration
   show("/new");
   expect(await screen.findByText(/The space has no parameters/)).toBeTruthy();
   expect(screen.queryByRole("listitem")).toBeNull();
+});
+
+it("shows a viewer no form, and says which role is needed", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "viewer", project: null } as never);
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  show("/new");
+  expect(await screen.findByText(/needs the role editor\. You are signed in as ada with the role viewer/)).toBeTruthy();
+  expect(screen.queryByLabelText("Spec as YAML")).toBeNull();
+  expect(screen.queryByRole("button", { name: "Start the search" })).toBeNull();
+});
+
+it("says that the preview is that of an earlier spec while the YAML cannot be parsed", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "dryRun").mockResolvedValue({ ...DRY, configurations: [{ params: { lr: 0.5 } }] } as never);
+  show("/new");
+  await screen.findByText("lr=0.5");
+  expect(screen.getByRole("heading", { name: "The first configurations" })).toBeTruthy();
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  const text = yaml.value;
+  fireEvent.change(yaml, { target: { value: "name: [" } });
+  expect(await screen.findByText(/This is still the preview of the spec as it was before/)).toBeTruthy();
+  expect(screen.getByRole("heading", { name: "The first configurations of the spec as it was before" })).toBeTruthy();
+  fireEvent.change(yaml, { target: { value: text } });
+  expect(screen.queryByText(/still the preview|as it was before/)).toBeNull();
+});
+
+it("says why a parameter cannot be renamed, and keeps what was typed", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  show("/new");
+  const name = await screen.findByLabelText<HTMLInputElement>("Name of lr");
+  const typed = (value: string) => {
+    fireEvent.change(name, { target: { value } });
+    fireEvent.keyDown(name, { key: "Enter" });
+  };
+  typed("width");
+  expect([name.value, screen.queryByText("another parameter has this name")]).toEqual(["width", expect.anything()]);
+  typed(" ");
+  expect(screen.getByText("give it a name")).toBeTruthy();
+  fireEvent.click(screen.getByRole("button", { name: "Remove lr from the space" }));
+  expect([name.value, screen.queryByText("give it a name")]).toEqual(["width", null]);
+  typed("rate");
+  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n {4}type: choice\n/m);
 });

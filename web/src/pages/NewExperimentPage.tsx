@@ -19,6 +19,7 @@ import { Facts, Panel } from "../parts/common/Panel";
 import { MissingPage } from "../parts/common/Problem";
 import { CopyMenu } from "../parts/common/CopyMenu";
 import { useRequestKey } from "../parts/common/useRequestKey";
+import { useMayChange, useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import classes from "./NewExperimentPage.module.css";
 import { bundleOf } from "./held";
@@ -34,6 +35,7 @@ const read = (text: string) => readMapping(text, "name: digits");
 /** A new experiment, as a form and as YAML; with `?clone=exp_…` it begins with the spec of another one. */
 export default function NewExperimentPage() {
   useTitle("New experiment");
+  const mayChange = useMayChange();
   const [search] = useSearchParams();
   const from = search.get("clone");
   const source = useQuery({
@@ -48,12 +50,31 @@ export default function NewExperimentPage() {
     gcTime: 0, // the editor begins with the spec as it is now, not with an earlier answer
     retry: false,
   });
-  if (from === null) return <Editor first={EXAMPLE} />;
+  if (from === null) return mayChange ? <Editor first={EXAMPLE} /> : <NotAllowed />;
   if (source.data && copy.data)
     return <Editor key={from} first={inReadingOrder(copy.data.spec)} of={{ ...source.data, ...copy.data }} />;
   if (source.isError) return <MissingPage error={source.error} what="experiment" retry={() => void source.refetch()} />;
   if (copy.isError) return <MissingPage error={copy.error} what="spec" retry={() => void copy.refetch()} />;
   return <Skeleton height={480} />;
+}
+
+/** Say that the role does not allow new experiments. */
+function NotAllowed() {
+  const session = useSession();
+  return (
+    <div className={classes.page}>
+      <h1 className={classes.title}>New experiment</h1>
+      <Alert color="gray" variant="light" title="For editors">
+        <p className={classes.note}>
+          A new experiment needs the role editor. You are signed in as {session?.name ?? "somebody"} with the role{" "}
+          {session?.role ?? "viewer"}. Ask an admin for a token with the role editor.
+        </p>
+        <Anchor component={Link} to="/experiments" size="sm">
+          All experiments
+        </Anchor>
+      </Alert>
+    </div>
+  );
 }
 
 /** What a new experiment is made from. */
@@ -214,8 +235,10 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
                 />
               </fieldset>
               {check.data && (
-                <div>
-                  <h3 className={classes.samplesTitle}>The first configurations</h3>
+                <div data-old={!current}>
+                  <h3 className={classes.samplesTitle}>
+                    The first configurations{spec === null && " of the spec as it was before"}
+                  </h3>
                   {nothingToSearch(check.data.configurations) ? (
                     <p className={classes.note}>
                       The space has no parameters, so all trials get the same configuration.
@@ -248,6 +271,11 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
         <Panel title="Preview">
           <div aria-live="polite">
             {check.isError && <Mistakes error={check.error} title={wrongTitle(check.error, "It cannot be checked")} />}
+            {check.data && !check.isError && spec === null && (
+              <p className={classes.note}>
+                <b>The YAML cannot be parsed at the moment.</b> This is still the preview of the spec as it was before.
+              </p>
+            )}
             {check.data && !check.isError && (
               <div data-old={!current}>
                 <Facts

@@ -56,7 +56,11 @@ interface RowProps {
 function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProps) {
   const names = (text: string) => {
     const to = text.trim();
-    if (to !== "" && to !== name && !taken.includes(to)) onRename(to);
+    if (to === "") return "give it a name";
+    if (to === name) return null;
+    if (taken.includes(to)) return "another parameter has this name";
+    onRename(to);
+    return null;
   };
   return (
     <div className={classes.parameter} role="group" aria-label={`Parameter ${name}`}>
@@ -85,7 +89,10 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
               label={`${TITLES[field]} of ${name}`}
               title={TITLES[field]!}
               text={fieldText(domain, field)}
-              onDone={(text) => onChange(withText(domain, field, text))}
+              onDone={(text) => {
+                onChange(withText(domain, field, text));
+                return null;
+              }}
               wide={!["lower", "upper", "q"].includes(field)}
             />
           ))}
@@ -105,16 +112,19 @@ interface TypedProps {
   label: string;
   title: string;
   text: string;
-  onDone: (text: string) => void;
+  /** Take the text. Return what is wrong with it, or null. */
+  onDone: (text: string) => string | null;
   wide: boolean;
 }
 
-/** A text field whose value takes effect on Enter, or when the focus moves on. */
+/** A text field whose value takes effect on Enter, or when the focus moves on. A text that is refused stays, with the reason. */
 function Typed({ label, title, text, onDone, wide }: TypedProps) {
-  const [draft, setDraft] = useState<string | null>(null);
+  const [typed, setTyped] = useState<{ of: string; draft: string; wrong: string | null } | null>(null);
+  // A row that is removed leaves its place to the next one, which must not show what was typed for it.
+  const { draft, wrong } = typed?.of === text ? typed : { draft: text, wrong: null };
   const done = () => {
-    if (draft !== null && draft !== text) onDone(draft);
-    setDraft(null);
+    const found = draft === text ? null : onDone(draft);
+    setTyped(found === null ? null : { of: text, draft, wrong: found });
   };
   return (
     <TextInput
@@ -123,8 +133,9 @@ function Typed({ label, title, text, onDone, wide }: TypedProps) {
       aria-label={label}
       data-wide={wide}
       spellCheck={false}
-      value={draft ?? text}
-      onChange={(event) => setDraft(event.currentTarget.value)}
+      value={draft}
+      error={wrong}
+      onChange={(event) => setTyped({ of: text, draft: event.currentTarget.value, wrong: null })}
       onBlur={done}
       onKeyDown={(event) => event.key === "Enter" && done()}
     />

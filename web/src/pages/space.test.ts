@@ -51,6 +51,21 @@ describe("the space in the form", () => {
     });
   });
 
+  it("understands values as they are written in Python and in JSON", () => {
+    const typed = (text: string) => (withText(SPACE.width, "categories", text) as { categories: unknown[] }).categories;
+    expect(typed("[16, 32]")).toEqual([16, 32]);
+    expect(typed(" ('adam', 'sgd, nesterov', \"lion\")")).toEqual(["adam", "sgd, nesterov", "lion"]);
+    expect(typed("[True, False, None, 'it\\'s']")).toEqual([true, false, null, "it's"]);
+    expect(typed("don't, can't")).toEqual(["don't", "can't"]);
+    expect(typed("[]")).toEqual([]);
+    expect(typed("(a), (b)")).toEqual(["(a)", "(b)"]);
+    expect(withText(1, "value", "False")).toEqual({ type: "const", value: false });
+    const texts = { type: "choice", categories: ["True", "None", "'a'", "[16", "32]", "(1)", "don't"] };
+    expect(withText(texts, "categories", fieldText(texts, "categories"))).toEqual(texts);
+    const single = { type: "choice", categories: ["[16]"] };
+    expect(withText(single, "categories", fieldText(single, "categories"))).toEqual(single);
+  });
+
   it("keeps the values of a domain that fit its new type", () => {
     expect(asKind(SPACE.lr, "uniform")).toEqual({ type: "uniform", lower: 1e-4, upper: 0.1 });
     expect(asKind({ type: "uniform", lower: 0, upper: 5 }, "loguniform")).toEqual({

@@ -91,13 +91,21 @@ export function freshName(rows: readonly SpaceRow[]): string {
   for (let n = rows.length + 1; ; n++) if (!rows.some((row) => row.name === `p${n}`)) return `p${n}`;
 }
 
-/** Split at commas that are not inside quotes. */
+/** Split at commas that are not inside quotes. Brackets around the whole list, as in Python and JSON, are left out. */
 function parts(text: string): string[] {
-  return (text.match(/(?:"(?:[^"\\]|\\.)*"|[^,])+/g) ?? []).map((one) => one.trim()).filter((one) => one !== "");
+  const list = /^\s*(?:\[([^[\]]*)\]|\(([^()]*)\))\s*$/.exec(text);
+  const items = (list?.[1] ?? list?.[2] ?? text).match(/\s*'(?:[^'\\]|\\.)*'\s*(?=,|$)|(?:"(?:[^"\\]|\\.)*"|[^,])+/g);
+  return (items ?? []).map((one) => one.trim()).filter((one) => one !== "");
 }
 
-/** The text parsed as JSON, also with numbers such as 1e-3, if it is valid; otherwise the text itself. */
+/** The constants of Python. */
+const CONSTANTS: Readonly<Record<string, boolean | null>> = { True: true, False: false, None: null };
+
+/** The value that a text stands for in JSON or Python, also a number such as 1e-3; otherwise the text itself. */
 function read(text: string): unknown {
+  if (Object.hasOwn(CONSTANTS, text)) return CONSTANTS[text];
+  const quoted = /^'((?:[^'\\]|\\.)*)'$/.exec(text);
+  if (quoted) return quoted[1]!.replace(/\\(['\\])/g, "$1");
   try {
     return exactly(text);
   } catch {
@@ -108,7 +116,11 @@ function read(text: string): unknown {
 /** A text without quotes if it would be read as the same text again. */
 function shown(value: unknown): string {
   const plain =
-    typeof value === "string" && value !== "" && read(value) === value && !/[,"]/.test(value) && value.trim() === value;
+    typeof value === "string" &&
+    value !== "" &&
+    read(value) === value &&
+    !/^[[(']|[,"]/.test(value) &&
+    value.trim() === value;
   return plain ? value : JSON.stringify(value);
 }
 
