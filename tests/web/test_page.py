@@ -507,11 +507,13 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, finished: 
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
         shot(page, tmp_path, "phone")
     page.goto(service.url + one)
-    switch = page.get_by_role("radiogroup", name="Vertical axis").bounding_box()
-    name = page.get_by_text("y", exact=True).bounding_box()
-    assert switch["y"] < name["y"] + name["height"] / 2 < switch["y"] + switch["height"], (
-        "an axis is named beside its switch"
-    )
+
+    def is_beside() -> bool:
+        switch = page.get_by_role("radiogroup", name="Vertical axis").bounding_box()
+        name = page.get_by_text("y", exact=True).bounding_box()
+        return bool(switch["y"] < name["y"] + name["height"] / 2 < switch["y"] + switch["height"])
+
+    wait_until(page, is_beside, "naming an axis beside its switch")  # both move while the page loads
 
 
 def test_what_is_not_there_is_said_so(visit: Open, finished: Search) -> None:
