@@ -859,5 +859,5 @@ def test_names_break_between_their_words_and_tabs_stay_together_on_a_phone(visit
     # All at once, since the page may still grow above them.
     assert tabs.evaluate_all("tabs => new Set(tabs.map(tab => tab.getBoundingClientRect().y)).size") == 1
     page.set_viewport_size({"width": 360, "height": 800})
-    rows = [tab.bounding_box()["y"] for tab in tabs.all()]
+    rows = tabs.evaluate_all("tabs => tabs.map(tab => tab.getBoundingClientRect().y)")
     assert [rows.count(y) for y in sorted(set(rows))] == [3, 3]

@@ -125,10 +125,13 @@ def test_the_buttons_of_a_number_field_are_within_it(visit: Open, width: int) ->
     field = page.get_by_label("Seconds per iteration")
     field.press_sequentially("1,5e-3")
     expect(field).to_have_value("1.5e-3")
-    up, down = (button.bounding_box() for button in page.locator("[data-steps]").last.locator("button").all())
-    box = field.bounding_box()
-    assert box["y"] <= up["y"] < down["y"]
-    assert down["y"] + down["height"] <= box["y"] + box["height"]
+    steps = page.locator("[data-steps]").last
+    expect(steps.locator("button")).to_have_count(2)
+    # All places at one moment, since the page moves while its preview arrives.
+    boxes = "input => [input, ...[...document.querySelectorAll('[data-steps]')].at(-1).querySelectorAll('button')]"
+    box, up, down = field.evaluate(f"input => ({boxes})(input).map(one => one.getBoundingClientRect().toJSON())")
+    assert box["top"] <= up["top"] < down["top"]
+    assert down["bottom"] <= box["bottom"]
 
 
 def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: Open, finished: Search) -> None:
@@ -725,8 +728,10 @@ def test_a_best_value_of_several_runs_leaves_room_for_the_decisions(visit: Open,
     expect(page.get_by_role("columnheader", name="Expected accuracy")).to_be_visible()
     first = page.get_by_role("row").nth(1)
     expect(first.get_by_role("link")).to_have_text(str(search.core.summary()["best"]["trial_number"]))
-    below = page.get_by_role("region", name="Decisions, newest first").bounding_box()
-    table = page.get_by_role("heading", name=re.compile("^Trials")).bounding_box()
-    assert below is not None
-    assert table is not None
-    assert below["y"] + below["height"] < table["y"]
+    # Both places at one moment, since the page may still grow above them.
+    places = page.get_by_role("region", name="Decisions, newest first").or_(
+        page.get_by_role("heading", name=re.compile("^Trials"))
+    )
+    expect(places).to_have_count(2)
+    above, table = places.evaluate_all("all => all.map(one => one.getBoundingClientRect().toJSON())")
+    assert above["bottom"] < table["top"]
