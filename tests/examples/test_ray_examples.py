@@ -199,6 +199,7 @@ def test_a_class_of_tunes_own() -> None:
     ended_well(result, 4)
 
 
+@pytest.mark.long  # test_data_sets.py runs a TorchTrainer, and test_foreign_forms.py its functions on two ranks
 def test_a_torch_trainer() -> None:
     from ray import train, tune
     from ray.train.examples.pytorch.torch_linear_example import train_func

@@ -126,6 +126,7 @@ def checkpointed(job: Job) -> bool:
 
 
 @pytest.mark.ray
+@pytest.mark.long  # the next test resumes on Ray, and test_local_host.py pauses by Ctrl-C
 def test_ctrl_c_pauses_and_resume_goes_on(job: Job) -> None:
     job.start("run")
     until("checkpoints of both trials", lambda: checkpointed(job))
