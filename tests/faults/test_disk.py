@@ -65,25 +65,28 @@ def train(config: dict[str, Any]) -> None:
         tuner.report({"loss": 1.0 / (step + 1)}, checkpoint=save)
 
 
+def search(disk: Path, makes_room: bool, **options: Any) -> tuner.Result:
+    return tuner.run(
+        train,
+        {"disk": str(disk), "makes_room": makes_room},
+        metric="loss",
+        mode="min",
+        max_t=6,
+        scheduler="fifo",
+        max_concurrent_trials=1,
+        checkpoint={"frequency": 1},
+        storage=str(disk / "storage"),
+        executor="local",
+        verbose=0,
+        **options,
+    )
+
+
 def test_a_full_disk_fails_a_trial_in_words_and_it_goes_on_when_there_is_room(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
-    result = tuner.run(
-        train,
-        {"disk": str(small_disk), "makes_room": True},
-        metric="loss",
-        mode="min",
-        max_t=6,
-        num_samples=2,
-        scheduler="fifo",
-        max_concurrent_trials=1,
-        max_failures=1,
-        checkpoint={"frequency": 1},
-        storage=str(small_disk / "storage"),
-        executor="local",
-        verbose=0,
-    )
+    result = search(small_disk, makes_room=True, num_samples=2, max_failures=1)
     assert result.state == "completed", result.error
     assert [trial.iterations for trial in result.trials] == [6, 6]
     with Store.open(Settings.from_env().database_url) as store:
@@ -106,19 +109,7 @@ def test_a_full_disk_pauses_a_search_without_retries_and_it_goes_on_when_there_i
 ) -> None:
     """Every trial failed, one after the other within seconds."""
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
-    result = tuner.run(
-        train,
-        {"disk": str(small_disk), "makes_room": False},
-        metric="loss",
-        mode="min",
-        max_t=6,
-        num_samples=1,
-        scheduler="fifo",
-        checkpoint={"frequency": 1},
-        storage=str(small_disk / "storage"),
-        executor="local",
-        verbose=0,
-    )
+    result = search(small_disk, makes_room=False, num_samples=1)
     assert (result.state, [str(trial.state) for trial in result.trials]) == ("paused", ["pending"])
     assert "the experiment is paused, because a disk is full: trial 0, rank 0" in capsys.readouterr().err
     (small_disk / "filler").unlink()

@@ -81,9 +81,8 @@ class Host:
         tracing.configure(settings.traces, "driver", __version__)
         self.store = Store.open(settings.database_url, synchronous=settings.durability)
         self.owner = owner_name()
-        self.sources = (
-            ""  # the fingerprint of its code (see `tuner.hosts.ray.head.sources`), if a service has started it
-        )
+        # The fingerprint of its code (see `tuner.hosts.ray.head.sources`), if a service has started it.
+        self.sources = ""
         self.segments: dict[str, Running] = {}
         self._background: list[asyncio.Task[None]] = []
         self._poked: asyncio.Event | None = None

@@ -25,6 +25,16 @@ from tuner.hosts.ray import head, ray_start
 WAITS = "import sys; sys.stdin.read()"
 
 
+def without_ray(environments: list[Mapping[str, str]]) -> head.RunRay:
+    """Return a function in the place of `run_ray` that starts nothing, and adds the environment of each command to a list."""
+
+    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environments.append(environment)
+        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+
+    return run
+
+
 def test_a_command_of_ray_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = tmp_path / "hangs"
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -97,10 +107,7 @@ def test_a_head_of_an_earlier_version_is_replaced(
     """Its workers are forked from a process that has loaded that version, so an upgrade would have had no effect on them."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
     environments: list[Mapping[str, str]] = []
-
-    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        environments.append(environment)
-        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+    run = without_ray(environments)
 
     variables = {head.MARK: str(head._scratch(tmp_path)), **({} if version is None else {head.VERSION: version})}
     with process("-c", WAITS, **variables) as part:
@@ -127,10 +134,7 @@ def test_a_head_of_changed_code_is_replaced_even_if_the_version_is_the_same(
     """After an upgrade of a checkout, the driver and the trials went on with the code of before until Ray was shut down."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
     environments: list[Mapping[str, str]] = []
-
-    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        environments.append(environment)
-        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+    run = without_ray(environments)
 
     variables = {head.MARK: str(head._scratch(tmp_path)), head.VERSION: __version__}
     variables[head.SOURCES] = head.sources() if code == "ours" else "0123456789abcdef"
@@ -167,10 +171,7 @@ def test_a_head_of_another_python_is_replaced_once(
     """A service could not join it, and replaced it after several attempts. The other one said that a user had stopped Ray."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
     environments: list[Mapping[str, str]] = []
-
-    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        environments.append(environment)
-        return subprocess.CompletedProcess(arguments, 1, "", "no Ray here")
+    run = without_ray(environments)
 
     variables = {head.MARK: str(head._scratch(tmp_path)), head.VERSION: __version__}
     variables[head.RUNTIME] = "Python 3.11.0 and Ray 2.40.0"

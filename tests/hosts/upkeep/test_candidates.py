@@ -95,14 +95,21 @@ def test_an_expired_lease_is_taken_over_once_it_has_been_seen_for_a_while(
     assert to_drive(candidates) == {}, "after an outage it is watched anew"
 
 
-def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
-    candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
-    made, clock = create(sqlite_store, "api"), [0.0]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, in seconds, that `time.monotonic` shows. Tests set it."""
+    now = [0.0]
     monkeypatch.setattr(module, "EXPIRED_S", 2.0)
     monkeypatch.setattr(module, "WITNESS_S", 12.0)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
+    candidates: Candidates, sqlite_store: Store, clock: list[float]
+) -> None:
+    """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
+    made = create(sqlite_store, "api")
     epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW - 3600.0)
     for second in range(60):
         clock[0] = float(second)
@@ -116,12 +123,9 @@ def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
 
 
 def test_a_lease_that_was_seen_before_it_expired_is_taken_over_soon(
-    candidates: Candidates, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+    candidates: Candidates, sqlite_store: Store, clock: list[float]
 ) -> None:
-    made, clock = create(sqlite_store, "api"), [0.0]
-    monkeypatch.setattr(module, "EXPIRED_S", 2.0)
-    monkeypatch.setattr(module, "WITNESS_S", 12.0)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    made = create(sqlite_store, "api")
     sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW)
     taken = []
     for second in range(40):

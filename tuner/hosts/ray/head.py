@@ -200,10 +200,8 @@ def sources() -> str:
     for file in sorted(root.rglob("*.py")):
         try:
             content = file.read_bytes()
-        except (
-            OSError
-        ):  # it has just been deleted, or is the lock of an editor: Emacs makes a link `.#host.py` that leads nowhere
-            continue
+        except OSError:
+            continue  # it has just been deleted, or is an editor's lock: Emacs makes a link `.#host.py` that leads nowhere
         found.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
     return found.hexdigest()
 

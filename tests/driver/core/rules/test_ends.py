@@ -167,3 +167,14 @@ def test_a_user_who_resumes_and_pauses_again_is_named() -> None:
     bench.command("pause")
     bench.reported(0)
     assert bench.core.trials[0].reason == "paused by a user at iteration 1"
+
+
+def test_a_search_that_is_cancelled_while_a_disk_is_full_and_then_continued_has_no_such_reason_any_more() -> None:
+    bench = Bench(max_t=4, num_samples=2, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.ended(0, "failed", NO_ROOM)
+    assert bench.core.summary()["reason"].startswith("paused, because a disk is full")
+    bench.command("cancel")
+    assert bench.core.experiment.state == "cancelled"
+    bench.command("continue")
+    assert (bench.core.experiment.state, bench.core.summary()["reason"]) == ("running", "")

@@ -54,17 +54,21 @@ sys.stdout, sys.stderr = Unbuffered(sys.stdout), Unbuffered(sys.stderr)
 """
 
 
+WITH_ROOM = """
+import resource, sys
+from tuner.trials.runtime.sending.logs import Capture, keep_printing
+def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+keep_printing(); capture = Capture(sys.argv[1]); capture.begin()
+"""
+
+
 @pytest.mark.parametrize(("options", "begin"), [([], ""), (["-u"], ""), ([], AS_RAY_DOES)])
 def test_output_for_which_the_disk_has_no_room_is_dropped_and_said(
     tmp_path: Path, options: list[str], begin: str
 ) -> None:
     """A full disk failed every trial that printed something."""
     text = (
-        f"{begin}\n"
-        "import resource, sys\n"
-        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
-        "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
-        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        f"{begin}{WITH_ROOM}"
         "print('first'); room(len('first\\n'))\n"
         "print('x' * 99); print('y' * 9, file=sys.stderr); print('z' * 99)\n"
         "room(10_000); print('later'); print('last'); print('error', file=sys.stderr)\n"
@@ -82,11 +86,7 @@ def test_what_is_missing_includes_the_rest_of_a_line_that_is_cut(
     tmp_path: Path, options: list[str], begin: str
 ) -> None:
     text = (
-        f"{begin}\n"
-        "import resource, sys\n"
-        "from tuner.trials.runtime.sending.logs import Capture, keep_printing\n"
-        "def room(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n"
-        "keep_printing(); capture = Capture(sys.argv[1]); capture.begin()\n"
+        f"{begin}{WITH_ROOM}"
         "room(20); sys.stdout.write('x' * 50 + '\\n')\n"
         "room(30); sys.stdout.write('y' * 9 + '\\n')\n"
         "room(10_000); sys.stdout.write('later\\n')\n"

@@ -51,9 +51,10 @@ def _unsaved(experiment: State, event: e.SegmentEnded) -> list[Decision]:
 
 def _full_disk(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     """Warn that the experiment is being paused because a disk is full, and say how to continue it."""
-    if event.failure is None or experiment.full_disk != experiment.seq:
+    full = experiment.full_disk
+    if full is None or full.seq != experiment.seq:
         return []
-    return [d.Note(reason=f"the experiment is {experiment.full_disk_reason}", trial=event.trial, warning=True)]
+    return [d.Note(reason=f"the experiment is {full.reason}", trial=event.trial, warning=True)]
 
 
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:

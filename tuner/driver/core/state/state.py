@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -52,6 +52,13 @@ _S, _X = TrialState, ExperimentState
 
 _NOTHING: dict[Any, Any] = {}
 """Trials that have ended share this empty dict, to save memory. Nobody changes it, since they make no more reports."""
+
+
+class FullDisk(NamedTuple):
+    """The event_seq of the failure for which an experiment is paused, because a disk is full, and the reason in words."""
+
+    seq: int
+    reason: str
 
 
 class State:
@@ -103,9 +110,7 @@ class State:
         self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
-        # event_seq of the failure for which the experiment is being paused, because a disk is full; 0 if there is none.
-        self.full_disk = 0
-        self.full_disk_reason = ""  # why it is paused, in words
+        self.full_disk: FullDisk | None = None  # why the experiment was paused last, if it was because of a full disk
         self.started_over = 0  # how often a paused trial was resumed that had trained and had no checkpoint
         self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
@@ -175,7 +180,7 @@ class State:
         return {
             "best": best,
             "counts": counts,
-            "reason": self.finishing or self.full_disk_reason,
+            "reason": self.finishing or (self.full_disk.reason if self.full_disk else ""),
             "error": self.error,
             **hours,
             **spent,
@@ -409,8 +414,8 @@ class State:
     def _pause_until_there_is_room(self, what: str) -> None:
         """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
         if self.state is _X.RUNNING and self.finishing is None and (self.startable or not self.all_ended):
-            self.full_disk = self.seq
-            self.full_disk_reason = f"paused, because a disk is full: {what}; make room, then resume the experiment"
+            why = f"paused, because a disk is full: {what}; make room, then resume the experiment"
+            self.full_disk = FullDisk(self.seq, why)
             commands.pause_all(self)
 
     def _forget_values(self, trial: Trial) -> None:
