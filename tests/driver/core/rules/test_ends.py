@@ -173,7 +173,7 @@ def test_a_search_that_is_cancelled_while_a_disk_is_full_and_then_continued_has_
     bench = Bench(max_t=4, num_samples=2, limits={"max_concurrent_trials": 1})
     bench.started(0)
     bench.ended(0, "failed", NO_ROOM)
-    assert bench.core.summary()["reason"].startswith("paused, because a disk is full")
+    assert str(bench.core.summary()["reason"]).startswith("paused, because a disk is full")
     bench.command("cancel")
     assert bench.core.experiment.state == "cancelled"
     bench.command("continue")
