@@ -31,6 +31,14 @@ def test_the_api_loads_no_models_and_no_ray() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_an_agent_loads_no_database() -> None:
+    """SQLAlchemy takes a third of the time in which an agent starts."""
+    heavy = {"torch", "ray", "sqlalchemy", "optuna", "numpy"}
+    code = f"import tuner.cli.agent, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_service_with_sqlite_loads_nothing_for_postgresql(sqlite_url: str) -> None:
     """SQLAlchemy's modules for PostgreSQL take a twentieth of the time in which the API is loaded."""
     code = (

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import tuner
 from tests.services import Service
 from tuner.cli.commands import app
-from tuner.cli.run import parameter, run_status, run_target, workers_of
+from tuner.cli.run import run_status, run_target, workers_of
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
@@ -211,38 +211,6 @@ def test_a_script_on_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         service.end()
         service.stop()
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "values"),
-    [
-        ("lr=loguniform(1e-4, 1e-1)", "loguniform", None),
-        ("width=choice(16,32,64)", "choice", [16, 32, 64]),
-        ("width=choice([16,32,64])", "choice", [16, 32, 64]),
-        ("optimizer=choice(adam, sgd)", "choice", ["adam", "sgd"]),
-        ("n=qrandint(2, 8, q=2)", "qrandint", None),
-    ],
-)
-def test_parameters(text: str, kind: str, values: list[Any] | None) -> None:
-    name, domain = parameter(text)
-    assert name == text.partition("=")[0]
-    assert kind in repr(domain)
-    if values is not None:
-        assert all(repr(value) in repr(domain) for value in values)
-
-
-def test_constants() -> None:
-    assert parameter("epochs=3") == ("epochs", 3)
-    assert parameter("data=/data/set one") == ("data", "/data/set one")
-    assert parameter("kind=adam") == ("kind", "adam")
-
-
-@pytest.mark.parametrize(
-    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)", "lr={[]:1}"]
-)
-def test_wrong_parameters_are_refused(text: str) -> None:
-    with pytest.raises(SpecError):
-        parameter(text)
 
 
 def test_a_range_of_workers() -> None:

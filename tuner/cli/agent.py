@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.agents.leases import Leases
 from tuner.agents.worker import Agent, Work
-from tuner.cli.run import function
+from tuner.cli.targets import function
 from tuner.errors import EntrypointError, SpecError
 from tuner.settings import Settings
 from tuner.trials.training.metric_lines import compiled

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner import space
-from tuner.errors import EntrypointError, ErrorCollector, SpecError
+from tuner.cli.parameters import space_of
+from tuner.cli.targets import function
+from tuner.errors import EntrypointError, SpecError
 from tuner.sdk.run import Result
 from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
 from tuner.usercode import archives
-from tuner.usercode.trainable import working_folder
-
-PRIMITIVES = (
-    "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
-    "randint", "randn", "uniform",
-)  # fmt: skip
 
 
 def run_target(
@@ -84,58 +77,6 @@ def run_status(result: Result) -> int:
     return 0 if result.state == "completed" and result.best_trial is not None else 1
 
 
-def space_of(params: Sequence[str]) -> dict[str, Any]:
-    """Return the search space of parameters such as ``lr=loguniform(1e-4, 1e-1)``. Raise one SpecError for all mistakes."""
-    mistakes = ErrorCollector()
-    found: dict[str, Any] = {}
-    for text in params:
-        with mistakes:
-            name, domain = parameter(text)
-            if name in found:
-                raise SpecError(f"{name} is given twice", "/space")
-            found[name] = domain
-    mistakes.check()
-    return found
-
-
-def parameter(text: str) -> tuple[str, Any]:
-    """Return the name and the domain in a text such as ``width=choice(16, 32)``. Raise SpecError if it is malformed."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise SpecError(f"expected NAME=VALUE such as lr=loguniform(1e-4,1e-1), got {text!r}", "/space")
-    try:
-        tree = ast.parse(value.strip(), mode="eval").body
-    except SyntaxError as error:
-        if (kind := value.strip().partition("(")[0]) in PRIMITIVES and "(" in value:
-            raise SpecError(
-                f"{text!r} begins with {kind}( but is malformed: {error.msg}", f"/space/{name.strip()}"
-            ) from error
-        return name.strip(), value.strip()  # a constant, such as a path
-    if not isinstance(tree, ast.Call):
-        return name.strip(), _constant(tree, value.strip())
-    kind = tree.func.id if isinstance(tree.func, ast.Name) else ast.unparse(tree.func)
-    if kind not in PRIMITIVES:
-        raise SpecError(f"expected one of {', '.join(PRIMITIVES)}, got {kind!r} in {text!r}", f"/space/{name.strip()}")
-    positional = [_constant(part, ast.unparse(part)) for part in tree.args]
-    named = {word.arg: _constant(word.value, ast.unparse(word.value)) for word in tree.keywords if word.arg}
-    if kind in ("choice", "grid_search") and not (len(positional) == 1 and isinstance(positional[0], list | tuple)):
-        positional = [positional]
-    try:
-        return name.strip(), getattr(space, kind)(*positional, **named)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{text}: {error}", f"/space/{name.strip()}") from error
-
-
-def _constant(tree: ast.expr, text: str) -> Any:
-    """Return the value of a literal. Return any other text unchanged, so that ``choice(adam, sgd)`` needs no quotes."""
-    try:
-        return ast.literal_eval(tree)
-    except ValueError:
-        return text
-    except TypeError as error:  # a list as a key
-        raise SpecError(f"{text!r} is malformed: {error}", "/space") from error
-
-
 def _script(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:
     path = Path(target)
     if not path.is_file():
@@ -174,48 +115,3 @@ def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) ->
             "tuner.get_context().config",
             file=sys.stderr,
         )
-
-
-def imported(target: str) -> Any:
-    """Return the object that ``FILE.py:NAME`` or ``module:name`` names. Modules in the working directory can be imported.
-
-    Raises:
-        EntrypointError: there is no such object, or the module cannot be imported.
-    """
-    found = function(target)
-    if not isinstance(found, str):
-        return found
-    module, colon, name = found.partition(":")
-    if not colon:
-        raise EntrypointError(f"expected FILE.py:FUNCTION or module:function, got {target!r}", "/trainable")
-    if (here := working_folder()) not in sys.path:
-        sys.path.append(here)
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise EntrypointError(f"{target} cannot be imported: {error}", "/trainable") from error
-
-
-def function(target: str) -> Any:
-    """Return the function that ``FILE.py:FUNCTION`` names, which is pickled by value. Return ``module:function`` unchanged."""
-    file, _, name = target.rpartition(":")
-    if not file.endswith(".py"):
-        return target
-    path = Path(file)
-    if not path.is_file():
-        raise EntrypointError(f"there is no file {file}", "/trainable")
-    module_name = path.stem if path.stem not in sys.modules else f"{path.stem}_of_tuner_run"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.absolute()))
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)  # so that the ranks do not need the file
-    try:
-        return getattr(module, name)
-    except AttributeError as error:
-        raise EntrypointError(f"{file} has no function {name!r}", "/trainable") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from tuner.cli.run import imported
+from tuner.cli.targets import imported
 from tuner.errors import SpecError
 from tuner.names import printable
 from tuner.sdk.result import Result

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tuner.cli.run import imported, space_of
+from tuner.cli.parameters import space_of
+from tuner.cli.targets import imported
 from tuner.driver.virtual import Simulation, simulate
 from tuner.plurals import counted
 

@@ -15,7 +15,7 @@ from tuner.service.tokens import about_tokens, check_tokens, with_auth
 from tuner.service_url import announced, url_of
 from tuner.settings import Settings
 from tuner.telemetry import log_format, tracing
-from tuner.usercode.trainable import working_folder
+from tuner.usercode.folder import working_folder
 
 SLOW_MODULES = ("tuner.search.optuna_samplers.study",)
 """Modules that requests may need and that take seconds to load, because they import Optuna."""

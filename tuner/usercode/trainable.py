@@ -12,8 +12,9 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from tuner.errors import EntrypointError, SpecError
+from tuner.errors import EntrypointError
 from tuner.store.records import CodeRecord
+from tuner.usercode.folder import working_folder
 from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
@@ -51,16 +52,6 @@ def by_value(
         sys_path=sys_path,
         working_dir=here,
     )
-
-
-def working_folder() -> str:
-    """Return the current folder. Raise SpecError if it has been deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError as error:
-        raise SpecError(
-            "the current folder of this process has been deleted: change to another folder, or start the process again in one"
-        ) from error
 
 
 def check_signature(function: Callable[..., Any]) -> None:

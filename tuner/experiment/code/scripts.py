@@ -18,7 +18,8 @@ from tuner.names import did_you_mean
 from tuner.store.records import CodeRecord
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
-from tuner.usercode.trainable import by_value, working_folder
+from tuner.usercode.folder import working_folder
+from tuner.usercode.trainable import by_value
 
 MAX_BYTES = 10 << 20
 """The maximum size of a script, in bytes."""

@@ -41,7 +41,7 @@ from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
 from tuner.usercode.entrypoints import Checker, EntrypointChecker, TakesLong
-from tuner.usercode.trainable import working_folder
+from tuner.usercode.folder import working_folder
 
 #: if the runtime_env has any of these options, workers can have packages that this process does not have
 _ELSEWHERE = ("pip", "uv", "conda", "container", "image_uri", "py_executable")
