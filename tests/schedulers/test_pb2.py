@@ -58,8 +58,8 @@ def test_it_is_less_curious_where_others_train_and_expects_the_same() -> None:
     assert other_sd < 0.5 * sd
     # The definition, computed slowly: the variance after one more observation at that place, whatever its value.
     x = np.concatenate([seen.x, there])
-    k = bandit.kernel(x, x, *np.exp(THETA[:3])) + np.exp(THETA[3]) * np.eye(13)
-    near = bandit.kernel(there, x, *np.exp(THETA[:3]))
+    k = bandit.covariances(*bandit.distances(x, x), *np.exp(THETA[:3])) + np.exp(THETA[3]) * np.eye(13)
+    near = bandit.covariances(*bandit.distances(there, x), *np.exp(THETA[:3]))
     assert other_sd**2 == pytest.approx(np.exp(THETA[0]) - (near @ np.linalg.solve(k, near.T))[0])
 
 

@@ -51,10 +51,13 @@ def scaled(values: Floats, by: Floats) -> Floats:
     return out
 
 
-def kernel(a: Floats, b: Floats, variance: float, length: float, forgetting: float) -> Floats:
-    """Return the covariances (m, n) between the rises at a (m, 2 + p) and the rises at b (n, 2 + p), without noise."""
-    apart = ((a[:, None, 1:] - b[None, :, 1:]) ** 2).sum(2)
-    waited = np.abs(a[:, None, 0] - b[None, :, 0])
+def distances(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return the squared distances of score and configuration, and the times (m, n) between a (m, 2 + p) and b (n, 2 + p)."""
+    return ((a[:, None, 1:] - b[None, :, 1:]) ** 2).sum(2), np.abs(a[:, None, 0] - b[None, :, 0])
+
+
+def covariances(apart: Floats, waited: Floats, variance: float, length: float, forgetting: float) -> Floats:
+    """Return the covariances (m, n) between the rises of observations at these distances, without noise."""
     out: Floats = variance * np.exp(-apart / length) * (1 - forgetting) ** (waited / 2)
     return out
 
@@ -64,15 +67,22 @@ def fit(x: Floats, y: Floats) -> list[float]:
     from scipy.linalg import cho_solve, cholesky  # imported here because SciPy takes half a second to load
     from scipy.optimize import minimize
 
-    def loss(theta: Floats) -> float:
+    apart, waited = distances(x, x)
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        """Return the negative log likelihood of the observations, without its constant, and its gradient (4,)."""
         variance, length, forgetting, noise = np.exp(theta)
-        k = kernel(x, x, variance, length, forgetting)
-        k[np.diag_indices_from(k)] += noise
-        factor = cholesky(k, lower=True)
-        return float(0.5 * y @ cho_solve((factor, True), y) + np.log(np.diag(factor)).sum())
+        k = covariances(apart, waited, variance, length, forgetting)
+        factor = cholesky(k + noise * np.eye(len(k)), lower=True)
+        inverse = cho_solve((factor, True), np.eye(len(k)))
+        alpha = inverse @ y
+        by_k = 0.5 * (inverse - np.outer(alpha, alpha))
+        slope = [k, k * apart / length, k * waited * (-0.5 * forgetting / (1 - forgetting))]
+        gradient = np.array([*((by_k * each).sum() for each in slope), noise * by_k.trace()])
+        return float(0.5 * y @ alpha + np.log(np.diag(factor)).sum()), gradient
 
     bounds = [(math.log(low), math.log(high)) for low, high in BOUNDS]
-    found = minimize(loss, np.log(START), method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
+    found = minimize(loss, np.log(START), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
     return [float(v) for v in found.x]
 
 
@@ -131,4 +141,4 @@ class Bandit:
         return out
 
     def _kernel(self, a: Floats, b: Floats) -> Floats:
-        return kernel(a, b, self._variance, self._length, self._forgetting)
+        return covariances(*distances(a, b), self._variance, self._length, self._forgetting)
