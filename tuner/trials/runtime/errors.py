@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from tuner.domain.segments import NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE
 from tuner.errors import (
     WHAT_TO_DO,
     CheckpointLost,
@@ -65,7 +65,7 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
 
     tuner's own traceback is left out, since it is of no use to anyone.
     """
-    lines = [line for line in error.said.split("\n") if not line.startswith((WHAT_TO_DO, _FRAME_OF_TORCH))]
+    lines = [line for line in error.said.split("\n") if not line.startswith((WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH))]
     last = lines[-1].strip() if lines else ""
     message = _explained(f"{error.what}: {last}" if last else error.what)
     full = _FULL.search(last) or _LED_TO_ANOTHER.search(error.said)
