@@ -265,9 +265,7 @@ def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPat
         study_of()
 
 
-def test_a_study_whose_log_cannot_be_read_is_free_again_at_once(
-    monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
+def test_a_study_whose_log_cannot_be_read_is_free_again_at_once(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     """Its lease had to expire first, so the next attempt waited for 15 s."""
     with study_of() as study:
         pass

@@ -114,4 +114,6 @@ def _all_saves_failed_alike(trials: Population, failing: int, failure: Failure, 
     if len(others) < ALIKE - 1 or any(place_of(trial.failure) != place for trial in others):
         return None
     how = _how(failure, place)
-    return f"the first {len(others) + 1} trials that had to save a checkpoint all failed {how}, and no trial has saved one"
+    return (
+        f"the first {len(others) + 1} trials that had to save a checkpoint all failed {how}, and no trial has saved one"
+    )
