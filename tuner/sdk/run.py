@@ -481,7 +481,9 @@ def _drive(
                 driving.drive_on_ray(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
-        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting
+        except (
+            KeyboardInterrupt
+        ) as error:  # Ctrl-C twice, or while the driver was starting or the search could not be paused
             error.add_note(
                 f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )
