@@ -21,9 +21,9 @@ class Interrupts:
     """Counts presses of Ctrl-C, and notes SIGTERM and SIGHUP.
 
     The first of these signals calls `pause` with its name. If `pause` raises StoreError, as in an outage of the database, the
-    signal raises SystemExit or, if it is Ctrl-C, KeyboardInterrupt. The caller must act on a later Ctrl-C, and must call `end_process`
-    once the search is paused. Later SIGTERMs and SIGHUPs change nothing: shells, batch systems and `timeout` send them more
-    than once.
+    signal raises SystemExit or, if it is Ctrl-C, KeyboardInterrupt. The caller must act on a later Ctrl-C, and must call
+    `end_process` once the search is paused. Later SIGTERMs and SIGHUPs change nothing: shells, batch systems and `timeout`
+    send them more than once.
 
     Handlers that the user has set stay in place, and signals that the process ignores, as under `nohup`, stay ignored.
 
