@@ -25,6 +25,7 @@ import tuner
 from tests.invariants import check_all
 from tuner.domain.states import TrialState
 from tuner.driver import asked
+from tuner.driver.core import Core
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
 from tuner.experiment.operations.trials import enqueue
@@ -274,7 +275,7 @@ def test_a_study_whose_log_cannot_be_read_is_free_again_at_once(monkeypatch: pyt
         raise OSError("the log cannot be read")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="the log cannot be read"):
-        patched.setattr(asked.Core, "fold", fail)
+        patched.setattr(Core, "fold", fail)
         study_of()
     record = store.experiments.get(study.id)
     assert store.drivers.claim(record.id, "another process", 15.0, time.time())
