@@ -38,7 +38,7 @@ _FULL = re.compile(f"{_SYSTEM}|{_HALF_WRITTEN}")
 _LED_TO_ANOTHER = re.compile(
     rf"(?:{_SYSTEM}).*\n+(?:During handling of the above exception|The above exception was the direct)"
 )
-"""Matches an error about a full disk in a traceback, if the traceback goes on with the error that it led to."""
+"""Matches an error about a full disk in a traceback that continues with another error, to which it led."""
 
 _FRAME_OF_TORCH = "frame #"  # some versions of torch print its C++ stack after the message
 
