@@ -102,6 +102,25 @@ def test_a_parameter_of_a_sweep_is_wondered_at(value: dict[str, Any]) -> None:
         run({"lr": value}, num_samples=0)
 
 
+@pytest.mark.parametrize(
+    "space", [{"x": tuner.uniform(0, 1), "opt": {"lr": "uniform(0, 1)"}}, {"lr": "tuner.uniform(0, 1)"}]
+)
+def test_a_text_with_a_domain_is_wondered_at(space: dict[str, Any]) -> None:
+    """Only the log of the experiment said so."""
+    with pytest.warns(UserWarning, match=r"lr has the same value in all trials, .*write tuner.uniform\(\.\.\.\)"):
+        run(space, num_samples=0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0.1, 0.2], {"values": [1, 2]}, {"type": "uniform", "lower": 0, "upper": 1}, {"lower": 0, "upper": 1}],
+    ids=["list", "sweep", "JSON form", "bounds"],
+)
+def test_a_constant_in_a_group_is_wondered_at_once(value: Any, recwarn: pytest.WarningsRecorder) -> None:
+    run({"opt": {"lr": value, "momentum": 0.9}}, num_samples=0)
+    assert [str(warning.message).split(" has the ")[0] for warning in recwarn.list] == ["opt/lr"]
+
+
 def test_a_group_of_constants_is_not_wondered_at(recwarn: pytest.WarningsRecorder) -> None:
     cautions.warn_of_sweeps({"clip": {"min": 0, "max": 1, "each": True}, "lr": 0.1, "a": {}})
     assert not recwarn.list

@@ -129,7 +129,7 @@ def test_the_oldest_rich_that_is_allowed_calls_on_broken_pipe() -> None:
         ("ray", "2.53.0", "2.54.0"),
         ("scipy", "1.14.1", "1.15.0"),
         ("typer", "0.18.0", "0.19.0"),
-        ("pydantic", "2.10.0", "2.10.1"),
+        ("pydantic", "2.11.1", "2.11.2"),
         ("starlette", "1.4.0", "1.5.0"),
         ("pytorch-lightning", "2.5.6", "2.6.0"),
     ],

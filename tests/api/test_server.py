@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,6 +65,33 @@ def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_
     finally:
         service.kill()
     assert "interrupted" in out
+    assert "Traceback" not in err
+
+
+def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_503(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """It was 500, with a traceback in the log of the service."""
+    service = subprocess.Popen(
+        [sys.executable, "-c", SERVICE.replace("grace_s=60", "grace_s=1"), sqlite_url, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert service.stdout is not None
+        port = int(service.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
+            client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 100"), "it waits for the body"
+            service.send_signal(signal.SIGINT)
+            answer = b"".join(iter(lambda: client.recv(1000), b""))
+        _, err = service.communicate(timeout=60)
+    finally:
+        service.kill()
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"the service was stopped before the request was answered" in answer
     assert "Traceback" not in err
 
 

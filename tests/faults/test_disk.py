@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import subprocess
 import time
@@ -14,10 +15,15 @@ import pytest
 
 import tuner
 from tests import invariants
+from tests.store.examples import T0
+from tests.web.searches import Search, digits
+from tuner.cli.service.experiments import export
 from tuner.domain.events import SegmentEnded
+from tuner.errors import SpecError
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.runtime.errors import describe
 
@@ -38,6 +44,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "filler").open("wb") as file:
+        while True:
+            os.write(file.fileno(), bytes(4096))
+
+
 def train(config: dict[str, Any]) -> None:
     """Train for six iterations. Once a checkpoint is whole, another program fills the disk.
 
@@ -55,9 +67,7 @@ def train(config: dict[str, Any]) -> None:
         if step == 3 and start == 0:
             while not list(disk.glob(f"storage/*/{name}/*.committed")):
                 time.sleep(0.01)
-            with contextlib.suppress(OSError), (disk / "filler").open("wb") as file:
-                while True:
-                    os.write(file.fileno(), bytes(4096))
+            fill(disk)
 
         def save(folder: str, step: int = step) -> None:
             Path(folder, "weights").write_bytes(bytes(WEIGHTS + step + 1))
@@ -135,3 +145,56 @@ def test_a_checkpoint_of_torch_that_finds_no_room_says_so(small_disk: Path) -> N
     described = describe(raised.value, "")
     assert described.cause == "disk_full"
     assert "No space left on device: 0 bytes are left on the disk of" in described.message
+
+
+def test_a_write_that_finds_no_room_names_the_disk(small_disk: Path) -> None:
+    """The error of a write has no path."""
+    saver = Saver(
+        storage=str(small_disk), segment_id="seg", trial_number=0, rank=0, world_size=1, committed=lambda info: None
+    )
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        saver.take(lambda folder: Path(folder, "weights").write_bytes(bytes(10**6)), 1, 1)
+    assert f"0 bytes are left on the disk of {small_disk}" in describe(raised.value, "").message
+
+
+def test_an_export_that_finds_no_room_names_its_folder_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+    """`tuner export-model` ended with a traceback of the library that wrote the file."""
+    import torch
+
+    (tmp_path / "checkpoint").mkdir()
+    torch.save({"weight": torch.zeros(200_000)}, tmp_path / "checkpoint" / "model.pt")
+    with pytest.raises(tuner.TunerError, match=f"cannot write {small_disk}/exported: No space left on device"):
+        tuner.export(Checkpoint(tmp_path / "checkpoint"), small_disk / "exported")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_table_that_finds_no_room_leaves_the_earlier_one(
+    small_disk: Path, tmp_path: Path, sqlite_store: Store
+) -> None:
+    """A nightly `tuner export NAME table.csv` had emptied the table of the day before."""
+    result = Search(sqlite_store, digits("halved", 6), start=T0)
+    result.advance()
+    table = small_disk / "table.csv"
+    table.write_text("yesterday")
+    fill(small_disk)
+    with pytest.raises(SpecError, match=f"cannot write {table}: No space left on device"):
+        export(tuner.Result.load(sqlite_store, result.public_id), table, None, history=True)
+    assert table.read_text() == "yesterday"
+    (small_disk / "filler").unlink()
+    export(tuner.Result.load(sqlite_store, result.public_id), table, None, history=True)
+    assert table.read_text().startswith("trial,")
+    assert list(small_disk.iterdir()) == [table]
+
+
+def test_a_row_that_finds_no_room_is_no_part_of_the_next_one(small_disk: Path) -> None:
+    logger = tuner.callbacks.CSVLoggerCallback(small_disk)
+    logger.setup(folder=str(small_disk), name="n", experiment_id="e", metric="loss", mode="min")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    logger.on_trial_result(trial=trial, result={"loss": "x" * 4000}, event_seq=1)
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        logger.on_trial_result(trial=trial, result={"loss": "y" * 4000}, event_seq=2)
+    (small_disk / "filler").unlink()
+    logger.on_trial_result(trial=trial, result={"loss": "z"}, event_seq=3)
+    with (small_disk / "trial_00000" / "progress.csv").open(newline="") as file:
+        assert [(row["event_seq"], row["loss"][:2]) for row in csv.DictReader(file)] == [("1", "xx"), ("3", "z")]

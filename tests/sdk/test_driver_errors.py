@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from tuner.errors import SpecError, StoreError, TunerError
+from tuner.errors import ClusterUnreachable, SpecError, StoreError, TunerError
 from tuner.sdk import driving
 from tuner.sdk.live.interrupts import Interrupts
 
@@ -43,6 +43,29 @@ def starts(host: Any, interrupts: Interrupts) -> None:
 
 def drives(host: Any, interrupts: Interrupts) -> None:
     driving._wait(host, "exp", Silent(), interrupts, "")  # type: ignore[arg-type]
+
+
+@ray.remote(num_cpus=0)
+class EarlierHost:
+    """A driver host of an earlier version, which takes fewer arguments."""
+
+    def __init__(self, *given: str) -> None:
+        self._name = self._named(*given)
+
+    def _named(self, name: str) -> str:
+        return name
+
+    def start(self) -> None:
+        pass
+
+
+def test_a_ray_with_another_version_of_tuner_is_named_as_the_reason(local_ray: None) -> None:
+    """The error ended with "HostActor.__init__() takes 3 positional arguments but 4 were given"."""
+    host = EarlierHost.remote("tuner-host-1", "its sources")  # type: ignore[attr-defined]
+    with pytest.raises(
+        ClusterUnreachable, match=r"this Ray have another version of tuner than this one \(.*`tuner serve --stop`"
+    ):
+        starts(host, Interrupts(lambda name: None))
 
 
 @pytest.mark.parametrize("call", [starts, drives])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ import tuner
 from tests.invariants import check_all
 from tuner.domain.states import TrialState
 from tuner.driver import asked
+from tuner.driver.core import Core
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
 from tuner.experiment.operations.trials import enqueue
@@ -262,6 +264,21 @@ def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPat
     with study_of(), pytest.raises(Conflict, match="is driven by study:.* when that process ends or calls close"):
         monkeypatch.setattr(study_module, "_OPEN", set())  # as in another process
         study_of()
+
+
+def test_a_study_whose_log_cannot_be_read_is_free_again_at_once(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    """Its lease had to expire first, so the next attempt waited for 15 s."""
+    with study_of() as study:
+        pass
+
+    def fail(*args: Any) -> None:
+        raise OSError("the log cannot be read")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="the log cannot be read"):
+        patched.setattr(Core, "fold", fail)
+        study_of()
+    record = store.experiments.get(study.id)
+    assert store.drivers.claim(record.id, "another process", 15.0, time.time())
 
 
 def test_a_study_that_this_process_has_open_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tuner.api.problems import problem_response
 
 HEAD_S = 30.0
 """The time that a client may take to send the head of a request, in seconds."""
@@ -47,7 +50,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
         # uvicorn must not log requests or read the headers of proxies, because the app does both.
         config = uvicorn.Config(
-            app,
+            _Interruptible(app),
             log_level=log_level,
             log_config=None,
             access_log=False,
@@ -95,6 +98,34 @@ class Server(uvicorn.Server):
             self._waiting[connection] = last, since if seen is last else now
             if seen is last and now - since > HEAD_S:
                 connection.transport.close()
+
+
+class _Interruptible:
+    """ASGI middleware that answers a request with 503 if uvicorn cancels it, because it takes too long while the service ends.
+
+    uvicorn itself would answer with 500, and log the cancellation with a traceback.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answers = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal answers
+            answers = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_on)
+        except asyncio.CancelledError:
+            if not answers:
+                detail = "the service was stopped before the request was answered; it may have been carried out"
+                await problem_response(503, detail, headers={"Connection": "close"})(scope, receive, send)
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:

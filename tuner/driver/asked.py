@@ -106,8 +106,12 @@ class AskedDriver:
         """
         self._store, self.record, self.core = store, record, core
         self._epoch = _claimed(store, record)
-        for seq, entry in store.drivers.load(record.id):
-            core.fold(seq, entry)
+        try:
+            for seq, entry in store.drivers.load(record.id):
+                core.fold(seq, entry)
+        except BaseException:
+            self._release()
+            raise
         self.groups = AskedGroups()
         self._over = threading.Event()
         self._closing = False
@@ -131,7 +135,13 @@ class AskedDriver:
             if not begun.done():
                 begun.set_exception(error)
         finally:
+            self._release()
             self._over.set()
+
+    def _release(self) -> None:
+        """Release the lease, so that the next driver need not wait until it has expired."""
+        with contextlib.suppress(StoreError):
+            self._store.drivers.release(self.record.id, self._epoch)
 
     async def _drive(self, begun: Future[tuple[asyncio.AbstractEventLoop, ExperimentLoop]]) -> None:
         store, record = self._store, self.record
@@ -149,8 +159,6 @@ class AskedDriver:
                 await asyncio.sleep(0)
         finally:
             keeping.cancel()
-            with contextlib.suppress(StoreError):
-                store.drivers.release(record.id, self._epoch)
 
     async def _keep(self, loop: ExperimentLoop, seen: set[int], driving: asyncio.Task[Any]) -> None:
         """Renew the lease and pass users' commands on to the loop. End the loop if another process drives the experiment."""

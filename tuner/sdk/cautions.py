@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.names import did_you_mean, nearest, printable
 from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
 from tuner.sdk.callbacks.observers import METHODS, checked, never_called
+from tuner.space.meant import domain_in
 from tuner.space.primitives import OPTIONS as KINDS
 from tuner.store import CodeRecord
 
@@ -73,25 +74,21 @@ def _pickled_bytes(value: Any) -> int:
 
 def warn_of_lists(space: Mapping[str, Any]) -> None:
     """Warn of plain lists in a space that has no domains: they were most likely meant as choices."""
+    constants = list(_constants(space))
     lists = [
-        f"{name} has the fixed value {value!r}"
-        for name, value in space.items()
-        if isinstance(value, list | tuple | range)
+        f"{name} has the fixed value {value!r}" for name, value in constants if isinstance(value, list | tuple | range)
     ]
     if lists:
         advice = "tuner.choice([...]) draws from a list, tuner.grid_search([...]) tries every item"
-        if any(isinstance(value, tuple) and len(value) == 2 for value in space.values()):
+        if any(isinstance(value, tuple) and len(value) == 2 for _, value in constants):
             advice += ", tuner.uniform(lower, upper) draws from a range"
         warnings.warn(f"{', '.join(lists)} in all trials: {advice}", UserWarning, stacklevel=above_this_package())
 
 
 def warn_of_sweeps(space: Mapping[str, Any]) -> None:
     """Warn of a space that has no domains, but dicts that describe parameters as W&B sweeps do."""
-    forms = (("values",), ("min", "max"), ("distribution", "min", "max"), ("distribution", "mu", "sigma"))
-    for name, value in space.items():
-        if isinstance(value, Mapping) and any(
-            set(form) <= value.keys() <= {*form, "q", "distribution"} for form in forms
-        ):
+    for name, value in _constants(space):
+        if _is_of_sweep(value):
             warnings.warn(
                 f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a parameter of a W&B sweep, "
                 "write tuner.choice([...]), tuner.uniform(min, max) or tuner.loguniform(min, max): tuner docs from_wandb_sweeps",
@@ -102,11 +99,8 @@ def warn_of_sweeps(space: Mapping[str, Any]) -> None:
 
 def warn_of_json_forms(space: Mapping[str, Any]) -> None:
     """Warn of dicts that look like the JSON form of a domain: in Python, a dict is a group of parameters or constants."""
-    for name, value in space.items():
-        if not isinstance(value, Mapping) or not isinstance(kind := value.get("type"), str):
-            continue
-        meant = kind if kind in KINDS else nearest(kind, KINDS)
-        if meant is None or not any(option in value for options in KINDS[meant] for option in options):
+    for name, value in _constants(space):
+        if (meant := _of_json_form(value)) is None:
             continue
         warnings.warn(
             f"{name} has the same value in all trials, the dict {dict(value)!r}. If you mean a domain, write "
@@ -114,6 +108,44 @@ def warn_of_json_forms(space: Mapping[str, Any]) -> None:
             UserWarning,
             stacklevel=above_this_package(),
         )
+
+
+def warn_of_descriptions(space: Mapping[str, Any]) -> None:
+    """Warn of constants that describe a domain: texts such as "uniform(0, 1)", and dicts with only a lower and an upper bound."""
+    for name, value in _constants(space):
+        if (meant := domain_in(value)) is not None:
+            warnings.warn(
+                f"{name} has the same value in all trials, {value!r}. If you mean a domain, write tuner.{meant}(...)",
+                UserWarning,
+                stacklevel=above_this_package(),
+            )
+
+
+def _constants(space: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each entry of a space and of the groups in it."""
+    for name, value in space.items():
+        described = _is_of_sweep(value) or _of_json_form(value) is not None or domain_in(value) is not None
+        if isinstance(value, Mapping) and not described:
+            yield from _constants(value, f"{path}{name}/")
+        else:
+            yield f"{path}{name}", value
+
+
+def _is_of_sweep(value: Any) -> bool:
+    """Return whether a value describes a parameter as W&B sweeps do."""
+    forms = (("values",), ("min", "max"), ("distribution", "min", "max"), ("distribution", "mu", "sigma"))
+    return isinstance(value, Mapping) and any(
+        set(form) <= value.keys() <= {*form, "q", "distribution"} for form in forms
+    )
+
+
+def _of_json_form(value: Any) -> str | None:
+    """Return the type of the domain whose JSON form a value has, or probably has; else None."""
+    if not isinstance(value, Mapping) or not isinstance(kind := value.get("type"), str):
+        return None
+    meant = kind if kind in KINDS else nearest(kind, KINDS)
+    found = meant is not None and any(option in value for options in KINDS[meant] for option in options)
+    return meant if found else None
 
 
 def warn_of_distributions(space: Mapping[str, Any], path: str = "") -> None:

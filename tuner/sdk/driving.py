@@ -197,7 +197,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     """Wait until the host has started. Raise ClusterUnreachable if it cannot start."""
     import ray
 
-    from tuner.hosts.ray.cluster import DEAD, nearly_full
+    from tuner.hosts.ray.cluster import DEAD, not_started
 
     started = host.start.remote()
     try:
@@ -208,7 +208,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 progress.update()
         _got(started)
     except DEAD as error:
-        raise ClusterUnreachable(f"the driver host could not be started on Ray{nearly_full()}: {error}") from error
+        raise ClusterUnreachable(not_started(error)) from error
 
 
 def _got(answer: Any) -> Any:

@@ -24,6 +24,7 @@ from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, observing
 from tuner.sdk.cautions import (
     checked_callbacks,
+    warn_of_descriptions,
     warn_of_distributions,
     warn_of_json_forms,
     warn_of_large_space,
@@ -243,6 +244,7 @@ def _search(given: Mapping[str, Any]) -> Result:
             warn_of_lists(given["space"] or {})
             warn_of_sweeps(given["space"] or {})
         warn_of_json_forms(given["space"] or {})
+        warn_of_descriptions(given["space"] or {})
         warn_of_distributions(given["space"] or {})
     warn_of_thresholds(given["stop"], given["metric"], given["mode"])
     parts = parts_of(given["scheduler"], given["search_alg"], given["stop"], mistakes)
@@ -481,7 +483,9 @@ def _drive(
                 driving.drive_on_ray(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
-        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting
+        except (
+            KeyboardInterrupt
+        ) as error:  # Ctrl-C twice, or while the driver was starting or the search could not be paused
             error.add_note(
                 f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )

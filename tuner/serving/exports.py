@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tuner.errors import MissingPackage, SpecError, TunerError
+from tuner.domain.segments import NO_SPACE
+from tuner.errors import MissingPackage, SpecError, TunerError, text_of
 from tuner.names import did_you_mean, with_extra
 from tuner.serving.card import card, config_json
 from tuner.serving.origin import Origin, Source, origin
@@ -21,6 +22,7 @@ try:
 except ImportError as error:
     raise MissingPackage(f"tuner.export needs PyTorch: {with_extra('export')} ({error})") from error
 
+from tuner.trials.checkpoints.saver import FULL_BYTES
 from tuner.trials.training.weights import load_model, load_weights
 
 Format = Literal["safetensors", "torch_export", "onnx"]
@@ -99,6 +101,11 @@ def export(
         (aside / "config.json").write_text(config_json(found, files, name, _shapes(args, kwargs)), encoding="utf-8")
         (aside / "README.md").write_text(card(found, files, name), encoding="utf-8")
         os.rename(aside, target)
+    except Exception as error:
+        if shutil.disk_usage(aside).free >= FULL_BYTES and NO_SPACE not in text_of(error):
+            raise
+        # The libraries that write the files name no path, and torch says only "unexpected pos 576 vs 534".
+        raise TunerError(f"cannot write {target}: {NO_SPACE} ({text_of(error)})") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target

@@ -31,13 +31,21 @@ def _form(value: Any, searched: bool) -> str | None:
     """Return how to write the parameter that was probably meant by a constant, or None if none was."""
     choice = '{"type": "choice", "categories": [...]} (in Python tuner.choice([...]))'
     between = '{"type": "uniform", "lower": ..., "upper": ...} (in Python tuner.uniform(lower, upper))'
-    if isinstance(value, str) and (call := _CALL.fullmatch(value.strip())):
-        parts = [f'"type": "{call[1]}"', *(f'"{option}": ...' for option in OPTIONS[call[1]][0])]
-        return f"{{{', '.join(parts)}}} (in Python tuner.{call[1]}(...))"
+    if isinstance(value, str) and (kind := domain_in(value)) is not None:
+        parts = [f'"type": "{kind}"', *(f'"{option}": ...' for option in OPTIONS[kind][0])]
+        return f"{{{', '.join(parts)}}} (in Python tuner.{kind}(...))"
     if isinstance(value, Mapping):
-        bounds = value.keys() >= {"lower", "upper"} and is_number(value["lower"]) and is_number(value["upper"])
-        if bounds and value.keys() <= {"lower", "upper", "q"}:
+        if domain_in(value) is not None:
             return between
         if not searched and any(form <= value.keys() <= form | {"distribution", "q"} for form in _IN_SWEEPS):
             return choice if "values" in value else between
     return choice if isinstance(value, list) and not searched else None
+
+
+def domain_in(value: Any) -> str | None:
+    """Return the type of the domain that a constant describes: "uniform" for "uniform(0, 1)" or {"lower": 0, "upper": 1}."""
+    if isinstance(value, str) and (call := _CALL.fullmatch(value.strip())):
+        return call[1]
+    if not isinstance(value, Mapping) or not {"lower", "upper"} <= value.keys() <= {"lower", "upper", "q"}:
+        return None
+    return "uniform" if is_number(value["lower"]) and is_number(value["upper"]) else None

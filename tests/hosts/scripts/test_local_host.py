@@ -22,7 +22,7 @@ from tuner.domain import decisions as d
 from tuner.domain.events import Reported
 from tuner.errors import StoreError
 from tuner.hosts.host import Host
-from tuner.hosts.scripts import local_host
+from tuner.hosts.scripts import local_host, prestart
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.groups.segments.manager import GroupManager
@@ -88,6 +88,24 @@ def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() ->
     finally:
         del os.environ["SOMETHING_THE_TRIALS_READ"]
     assert not pids(third) & pids(first)
+
+
+def test_a_host_that_cannot_be_closed_in_time_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python printed "Task was destroyed but it is pending" for each, as after SIGTERM while the disk was full."""
+    monkeypatch.setattr(local_host, "_CLOSE_S", 0.5)
+    host = local_host.LocalHost(Settings.from_env(), prestart.take())
+    ended: list[str] = []
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("a task")
+
+    monkeypatch.setattr(host._host, "close", wait_for_ever)
+    host.close()
+    host._thread.join()
+    assert ended == ["a task"]
 
 
 def test_what_it_cannot_run_is_refused_before_anything_is_stored() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tuner.errors import StoreError
 from tuner.sdk.live.interrupts import Interrupts
 
 
@@ -64,6 +65,22 @@ def test_a_signal_after_ctrl_c_ends_the_process_once_the_search_is_paused() -> N
     assert (paused, interrupts.count) == (["Ctrl-C"], 1)
     with pytest.raises(SystemExit):
         interrupts.end_process()
+
+
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)]
+)
+def test_a_search_that_cannot_be_paused_ends_at_once_without_a_traceback(
+    number: signal.Signals, ends: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal raised the error of the database, with a traceback of 50 lines."""
+
+    def pause(name: str) -> None:
+        raise StoreError("sqlite: database or disk is full (/home/me/.tuner/tuner.db)")
+
+    with pytest.raises(ends), Interrupts(pause) as interrupts, interrupts.heard():
+        os.kill(os.getpid(), number)
+    assert "`tuner resume` continues it: sqlite: database or disk is full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tuner.domain.segments import NO_SPACE
 from tuner.errors import CheckpointError
 from tuner.trials.runtime.errors import describe, not_saved
 from tuner.trials.training.script import ScriptFailed
@@ -79,6 +80,15 @@ def caused(error: Exception, by: Exception) -> Exception:
     return error
 
 
+def met(error: Exception, before: Exception) -> Exception:
+    error.__context__ = before
+    return error
+
+
+TORCH = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
+DURING = "During handling of the above exception, another exception occurred:\nTraceback (most recent call last):"
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
@@ -91,6 +101,13 @@ def caused(error: Exception, by: Exception) -> Exception:
         (MemoryError("no space left"), "exception"),
         (ScriptFailed("exit status 1", "Traceback ...\nOSError: [Errno 28] No space left on device"), "disk_full"),
         (ScriptFailed("exit status 1", "No space left on device, so I wait\nValueError: no"), "script"),
+        (RuntimeError(TORCH), "disk_full"),
+        (OSError("200000 requested and 8176 written"), "disk_full"),
+        (ScriptFailed("exit status 1", f"Traceback ...\nRuntimeError: {TORCH}\nframe #0: c10::Throw"), "disk_full"),
+        (ScriptFailed("exit status 1", "Traceback ...\nOSError: 200000 requested and 8176 written"), "disk_full"),
+        (met(RuntimeError("not saved"), OSError(errno.ENOSPC, "No space left on device")), "disk_full"),
+        (ScriptFailed("exit status 1", f"OSError: [Errno 28] {NO_SPACE}\n{DURING}\nRuntimeError: not"), "disk_full"),
+        (met(ValueError("no"), MemoryError("no space left")), "exception"),
     ],
 )
 def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None:
@@ -100,3 +117,20 @@ def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None
 def test_a_checkpoint_that_finds_no_room_has_this_cause_too() -> None:
     full = caused(CheckpointError("not saved"), OSError(errno.ENOSPC, "No space left on device"))
     assert (not_saved(full).cause, not_saved(CheckpointError("torn")).cause) == ("disk_full", "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(TORCH),
+        ScriptFailed("exit status 1", f"Traceback ...\nRuntimeError: {TORCH}\nframe #0: c10::Throw"),
+        OSError("200000 requested and 8176 written"),
+    ],
+)
+def test_a_file_that_was_half_written_says_that_its_disk_is_probably_full(error: Exception) -> None:
+    """It said only "unexpected pos 576 vs 534"."""
+    said = "the file could not be written as a whole: its disk is probably full, or a quota is used up"
+    assert describe(error, "").message.endswith(f"; {said}")
+    error.add_note(f"{NO_SPACE}: 0 bytes are left on the disk of /scratch")
+    if not isinstance(error, ScriptFailed):
+        assert said not in describe(error, "").message

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tuner.domain.events import CheckpointInfo
-from tuner.domain.segments import Report, Verdict
+from tuner.domain.segments import Failure, Report, Verdict
 from tuner.errors import WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.runtime.errors import describe
@@ -31,9 +31,9 @@ from tuner.trials.training.session import Context, LeaveTrial, Session
 class Driver:
     """Keeps the reports; the verdict of each milestone is to continue until `last`, and then to stop."""
 
-    def __init__(self, last: int | None = None) -> None:
+    def __init__(self, last: int | None = None, saves: bool = False) -> None:
         self.reports: list[Report] = []
-        self.last = last
+        self.last, self.saves = last, saves
 
     def put(self, message: Report) -> None:
         self.reports.append(message)
@@ -41,7 +41,7 @@ class Driver:
     def ask(self, message: Report) -> Verdict:
         self.reports.append(message)
         if self.last is not None and message.report_no >= self.last:
-            return Verdict(action="stop", reason="it is worse than the others")
+            return Verdict(action="stop", reason="it is worse than the others", save_checkpoint=self.saves)
         return Verdict(next_milestone=message.report_no + 1)
 
 
@@ -71,8 +71,8 @@ Start = Callable[..., tuple[Session, Driver, Saver]]
 def begin(tmp_path: Path) -> Iterator[Start]:
     """Make a session of one rank the session of this process."""
 
-    def start(last: int | None = None, **options: Any) -> tuple[Session, Driver, Saver]:
-        driver, saver = Driver(last), Saver(tmp_path / "saved")
+    def start(last: int | None = None, saves: bool = False, **options: Any) -> tuple[Session, Driver, Saver]:
+        driver, saver = Driver(last, saves), Saver(tmp_path / "saved")
         context = Context(
             experiment_id="exp_1",
             trial_id="trl_1",
@@ -199,6 +199,23 @@ tuner.report({{"loss": 1.0}}, checkpoint=save)
     assert re.match(r"train\.py could not save its last checkpoint: (OS|Value)Error: ", described.message)
     assert (described.cause, saver.states, len(driver.reports)) == (cause, [], 1)
     assert (tmp_path / "exited").exists(), "the script has exited by itself"
+
+
+def test_a_script_that_cannot_save_after_a_verdict_fails_in_its_save_function(tmp_path: Path, begin: Start) -> None:
+    """Nothing said that the last checkpoint of a trial that was stopped is missing."""
+    begin(last=2, saves=True)
+    text = """
+import tuner
+def save(folder):
+    raise PermissionError("no way in")
+while True:
+    tuner.report({"loss": 1.0}, checkpoint=save)
+"""
+    with pytest.raises(ScriptFailed) as caught:
+        script(tmp_path, text)({})
+    described = describe(caught.value, "")
+    assert described.message == "train.py ended with exit status 1: PermissionError: no way in"
+    assert Failure(kind="user", message="", traceback=described.traceback).in_save
 
 
 def test_a_script_hands_back_the_checkpoint_that_it_got(tmp_path: Path, begin: Start) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -360,9 +362,25 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
         sys.stdout.buffer.flush()
         return
     try:
-        file.write_bytes(buffer.getvalue())
+        _replace(file, buffer.getvalue())
     except OSError as error:
         raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file. If that fails, as on a full disk, an earlier file with this name stays as it was."""
+    target = file.resolve()
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    if (file.exists() and not file.is_file()) or not os.access(target.parent, os.W_OK):
+        file.write_bytes(content)  # such as a pipe
+        return
+    try:
+        aside.write_bytes(content)
+        if target.exists():
+            shutil.copymode(target, aside)
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _has_one_type(column: pd.Series[Any]) -> bool:

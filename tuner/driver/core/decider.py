@@ -544,9 +544,9 @@ class Decider:
         if any(other.checkpoint is not None for other in self.trials):
             because = "it has no checkpoint that can still be used"
         else:
-            because = "its function has saved no checkpoint: pass one to tuner.report"
+            because = "its reports had no checkpoint: pass checkpoint=... to tuner.report, or in a study to the trial's report"
             if not asked:
-                because += ", or use a scheduler that never resumes trials, such as asha"
+                because += "; or use a scheduler that never resumes trials, such as asha"
         why = f"trial {trial.number} starts over and repeats {counted(trial.iteration, 'report')}, because {because}"
         yield d.Note(reason=why, trial=trial.number, warning=True)
 

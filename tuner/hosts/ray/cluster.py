@@ -16,6 +16,7 @@ import ray.util
 from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 
+from tuner import __version__
 from tuner.domain.experiment import Scaling
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import tokens
@@ -86,6 +87,10 @@ def disconnect() -> None:
     tokens.end_private()
 
 
+_OTHER_CODE = re.compile(r"^(?:AttributeError|ImportError|ModuleNotFoundError|TypeError): ", re.MULTILINE)
+"""Matches the end of a traceback of a driver host that was called as only another version of tuner can be."""
+
+
 def _check_listens(address: str) -> None:
     """Raise ClusterUnreachable if nothing listens at an address. Ray itself would try for four minutes."""
     found = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", address)
@@ -108,6 +113,17 @@ def nearly_full() -> str:
     except OSError:
         return ""
     return f" (the temporary directory {place} has only {free >> 20} MiB free)" if free < _ROOM_BYTES else ""
+
+
+def not_started(error: Exception) -> str:
+    """Return why a driver host could not be started on Ray, and what to do if that Ray has loaded other code."""
+    if _OTHER_CODE.search(str(error)) is None:
+        return f"the driver host could not be started on Ray{nearly_full()}: {error}"
+    return (
+        "the driver host could not be started, most likely because the processes of this Ray have another version of tuner than "
+        f"this one ({__version__}). Restart Ray with this version, by `tuner serve --stop` if a service of another home has "
+        f"started it, or leave ray_address out: {error}"
+    )
 
 
 def _unreachable(address: str | None, error: Exception, where: str | None = None) -> str:

@@ -26,6 +26,7 @@ from tuner.trials.groups.pools.local_ranks import RankServer
 T = TypeVar("T")
 
 _CLOSE_S = 20.0
+_CANCEL_S = 2.0
 
 
 class LocalHost:
@@ -34,9 +35,17 @@ class LocalHost:
     def __init__(self, settings: Settings, server: RankServer) -> None:
         self._server = server
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tuner-driver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tuner-driver", daemon=True)
         self._thread.start()
         self._host = self._call(_new_host(settings, server)).result()
+
+    def _run(self) -> None:
+        """Run the event loop until it is stopped. Then cancel the tasks that `close` has not waited for, as in an outage."""
+        self._loop.run_forever()
+        if rest := asyncio.all_tasks(self._loop):
+            for task in rest:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(rest, timeout=_CANCEL_S))
 
     def start(self) -> None:
         """Start renewing leases and looking for commands. Repeated calls do no harm."""

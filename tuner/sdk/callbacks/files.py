@@ -59,14 +59,18 @@ class CSVLoggerCallback(Callback):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         row = {"event_seq": event_seq, **{name: value for name, value in result.items() if name != "config"}}
-        with open(path, "a+", encoding="utf-8", newline="") as file:
-            file.seek(0)
-            columns = next(csv.reader(file), None)
-            file.seek(0, os.SEEK_END)
-            writer = csv.DictWriter(file, columns or list(row), extrasaction="ignore", restval="")
-            if columns is None:
-                writer.writeheader()
-            writer.writerow(row)
+        try:
+            with open(path, "a+", encoding="utf-8", newline="") as file:
+                file.seek(0)
+                columns = next(csv.reader(file), None)
+                file.seek(0, os.SEEK_END)
+                writer = csv.DictWriter(file, columns or list(row), extrasaction="ignore", restval="")
+                if columns is None:
+                    writer.writeheader()
+                writer.writerow(row)
+        except OSError:
+            del self._seen[trial.number]  # a part of the row may be in the file; `_last` removes it at the next report
+            raise
         self._seen[trial.number] = event_seq
 
 

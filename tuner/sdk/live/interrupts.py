@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tuner.errors import StoreError
 from tuner.sdk.live.terminal import leave_lost_terminal, tell
 
 CTRL_C = "Ctrl-C"
@@ -19,9 +20,10 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """Counts presses of Ctrl-C, and notes SIGTERM and SIGHUP.
 
-    The first of these signals calls `pause` with its name. The caller must act on a later Ctrl-C, and must call `end_process`
-    once the search is paused. Later SIGTERMs and SIGHUPs change nothing: shells, batch systems and `timeout` send them more
-    than once.
+    The first of these signals calls `pause` with its name. If `pause` raises StoreError, as in an outage of the database, the
+    signal raises SystemExit or, if it is Ctrl-C, KeyboardInterrupt. The caller must act on a later Ctrl-C, and must call
+    `end_process` once the search is paused. Later SIGTERMs and SIGHUPs change nothing: shells, batch systems and `timeout`
+    send them more than once.
 
     Handlers that the user has set stay in place, and signals that the process ignores, as under `nohup`, stay ignored.
 
@@ -89,6 +91,15 @@ class Interrupts:
         self.count += 1
         if self.count == 1:
             self.news = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
-            self._pause(self.news)
+            try:
+                self._pause(self.news)
+            except StoreError as error:
+                why = str(error).partition("\n")[0]
+                tell(
+                    f"the search cannot be paused, so it is stopped at once, and `tuner resume` continues it: {why}",
+                    sys.stderr,
+                )
+                self.end_process()
+                raise KeyboardInterrupt from None
         else:
             tell("stopping at once", sys.stderr)

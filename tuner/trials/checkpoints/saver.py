@@ -527,11 +527,15 @@ def _upload(target: Place, folder: str, files: Files, sizes: bool = True) -> Non
 
 
 def _note_full_disk(error: Exception, folder: str) -> None:
-    """Add a note to an error if the disk of a folder is full. `torch.save` says only "unexpected pos 576 vs 534"."""
+    """Add a note to an error if the disk of a folder is full.
+
+    `torch.save` says only "unexpected pos 576 vs 534", and errors of the operating system name no file if a write fails.
+    """
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
-        if free < FULL_BYTES and NO_SPACE not in text_of(error):
-            error.add_note(f"{NO_SPACE}: {free} bytes are left on the disk of {folder}")
+        if free < FULL_BYTES:
+            left = f"{free} bytes are left on the disk of {folder}"
+            error.add_note(left if NO_SPACE in text_of(error) else f"{NO_SPACE}: {left}")
 
 
 def _not_told(info: CheckpointInfo) -> None:

@@ -6,10 +6,11 @@ import contextlib
 import errno
 import re
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from tuner.domain.segments import NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE
 from tuner.errors import (
     WHAT_TO_DO,
     CheckpointLost,
@@ -27,7 +28,21 @@ from tuner.trials.runtime.sending.logs import OWN
 from tuner.trials.training.script import ScriptFailed
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # an escape code for colors in terminals; Ray's messages contain some
-_FULL = re.compile(f"{NO_SPACE}|Disk quota exceeded")
+_SYSTEM = f"{NO_SPACE}|Disk quota exceeded"
+_HALF_WRITTEN = r"inline_container\.cc.*unexpected pos \d+ vs \d+|\b\d+ requested and \d+ written\b"
+_FULL = re.compile(f"{_SYSTEM}|{_HALF_WRITTEN}")
+"""Matches the text of an error that says that a disk is full.
+
+`torch.save` and numpy's `tofile` say only that less was written than they had asked for, without the reason.
+"""
+_LED_TO_ANOTHER = re.compile(
+    rf"(?:{_SYSTEM}).*\n+(?:During handling of the above exception|The above exception was the direct)"
+)
+"""Matches an error about a full disk in a traceback that continues with another error, to which it led."""
+
+_FRAME_OF_TORCH = "frame #"  # some versions of torch print its C++ stack after the message
+
+PROBABLY_FULL = "the file could not be written as a whole: its disk is probably full, or a quota is used up"
 
 
 def describe(error: BaseException, log_tail: str) -> RankError:
@@ -35,7 +50,7 @@ def describe(error: BaseException, log_tail: str) -> RankError:
         return _of_script(error, log_tail)
     return RankError(
         type=type(error).__name__,
-        message=_COLOUR.sub("", "; ".join((text_of(error) or type(error).__name__, *_notes(error)))),
+        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *_notes(error))))),
         traceback=_COLOUR.sub("", _readable(error)),
         log_tail=log_tail,
         cause=_cause(error),
@@ -50,11 +65,21 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
 
     tuner's own traceback is left out, since it is of no use to anyone.
     """
-    lines = [line for line in error.said.split("\n") if not line.startswith(WHAT_TO_DO)]
+    lines = [line for line in error.said.split("\n") if not line.startswith((WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH))]
     last = lines[-1].strip() if lines else ""
-    message = f"{error.what}: {last}" if last else error.what
-    cause = "disk_full" if _FULL.search(last) else error.cause
+    message = _explained(f"{error.what}: {last}" if last else error.what)
+    full = _FULL.search(last) or _LED_TO_ANOTHER.search(error.said)
+    cause = "disk_full" if full else error.cause
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
+
+
+def _explained(message: str) -> str:
+    """Add the probable reason to the message of a library that has written only a part of a file and does not say why."""
+    return (
+        f"{message}; {PROBABLY_FULL}"
+        if re.search(_HALF_WRITTEN, message) and not re.search(_SYSTEM, message)
+        else message
+    )
 
 
 def not_saved(error: Exception) -> RankError:
@@ -82,14 +107,23 @@ def _cause(error: BaseException) -> str:
 def _is_full_disk(error: BaseException) -> bool:
     """Return whether an error, or what caused it, says that a disk or a quota is full.
 
-    Libraries wrap the error of the operating system, so its text is looked for, too.
+    Libraries wrap the error of the operating system, or raise another one while they handle it. So its text is looked for, too.
     """
     return any(
         (isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT))
         or _FULL.search("\n".join((text_of(e), *_notes(e))))
-        for e in (error, error.__cause__)
-        if e is not None
+        for e in _with_causes(error)
     )
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it, as a traceback shows them."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        yield found
+        seen.add(id(found))
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 
 
 def _notes(error: BaseException) -> list[str]:

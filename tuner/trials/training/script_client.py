@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client
 from typing import Any
 
+from tuner.domain.segments import IN_SAVE
 from tuner.errors import WrongArgument, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training.metrics import MetricWarnings, flatten
@@ -87,6 +88,7 @@ class ScriptClient:
             assert self._save is not None
             self._save(folder)
         except BaseException as error:
+            error.add_note(IN_SAVE)  # Python prints it below the traceback, where the driver looks for it
             self._error = error
             return f"{type(error).__name__}: {text_of(error)}"
         return None

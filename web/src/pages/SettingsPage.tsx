@@ -114,7 +114,7 @@ function mayChange(role: string | null | undefined): boolean {
 }
 
 /** The form for a new token. `only`: the project to which the user is limited; null for all projects. */
-function Create({ only }: { only: string | null }) {
+export function Create({ only }: { only: string | null }) {
   const client = useQueryClient();
   const [name, setName] = useState("");
   const [role, setRole] = useState<NewToken["role"]>("editor");
@@ -164,11 +164,13 @@ function Create({ only }: { only: string | null }) {
           label="Expires after, in days"
           w={180}
           placeholder="never"
-          min={1}
+          min={0}
+          allowNegative={false}
+          error={days === 0 && "Leave this empty for a token that never expires."}
           value={days}
           onChange={setDays}
         />
-        <Button type="submit" loading={create.isPending} disabled={!name.trim()}>
+        <Button type="submit" loading={create.isPending} disabled={!name.trim() || days === 0}>
           Create
         </Button>
       </form>

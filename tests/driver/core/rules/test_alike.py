@@ -105,6 +105,19 @@ def test_an_error_of_report_counts_where_the_users_code_calls_it() -> None:
     assert place_of(raised(message=tail, traceback=f"{head}\n{own}{tail}\n")) == place_of(failure)
 
 
+def test_three_saves_of_a_script_that_fail_alike_end_the_search() -> None:
+    bench = Bench(num_samples=20, limits=LIMITS)
+    failure = Failure(kind="user", cause="script", message="train.py ended with exit status 1: OSError: no", rank=0)
+    for number in (0, 1, 2):
+        bench.started(number)
+        bench.reported(number, 0.1)
+        bench.ended(number, "failed", replace(failure, traceback=unsaved().traceback))
+    assert bench.core.experiment.error == (
+        "the first 3 trials that had to save a checkpoint all failed at line 12 of /home/me/train.py, and no trial has saved "
+        "one; trial 2, rank 0: train.py ended with exit status 1: OSError: no"
+    )
+
+
 def of_script(said: str, trace: str = "") -> Failure:
     return Failure(kind="user", cause="script", message=f"train.py ended with exit status 2: {said}", traceback=trace)
 

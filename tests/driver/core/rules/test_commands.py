@@ -81,7 +81,7 @@ def test_a_user_is_warned_once_if_resumed_trials_start_over(one_by_one: bool) ->
     why = "resumed by a user; it has no checkpoint, so it starts from the beginning"
     assert [entry.reason for _, entry in bench.log if entry.KIND == "resume"] == [why] * 2
     notes = [entry.reason for _, entry in bench.log if entry.KIND == "note" and entry.warning]
-    because = "its function has saved no checkpoint: pass one to tuner.report"
+    because = "its reports had no checkpoint: pass checkpoint=... to tuner.report, or in a study to the trial's report"
     assert notes == [f"trial 0 starts over and repeats 2 reports, because {because}"]
 
 

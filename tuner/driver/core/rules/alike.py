@@ -88,7 +88,7 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
     """
     place = place_of(failure)
     if place is not None and IN_SAVE in failure.traceback:
-        return _all_saves_failed_alike(trials, failing, place)
+        return _all_saves_failed_alike(trials, failing, failure, place)
     if place is None or any(trial.reports for trial in trials):
         return None
     ended = [trial for trial in trials if trial.state.ended and trial.number != failing]
@@ -96,21 +96,24 @@ def all_failed_alike(trials: Population, failing: int, failure: Failure) -> str 
         return None
     if any(trial.state is not TrialState.FAILED or place_of(trial.failure) != place for trial in ended):
         return None
-    kind, where = place.kind, place.where
     if failure.cause == "no_report":
         return f"the first {len(ended) + 1} trials all returned without a report"
+    return f"the first {len(ended) + 1} trials all failed {_how(failure, place)}, before any of them had reported"
+
+
+def _how(failure: Failure, place: Alike) -> str:
     if failure.cause == "script":
-        how = f"at {where}" if where else f"because {kind}"
-    else:
-        how = f"with {kind} at {where}"
-    return f"the first {len(ended) + 1} trials all failed {how}, before any of them had reported"
+        return f"at {place.where}" if place.where else f"because {place.kind}"
+    return f"with {place.kind} at {place.where}"
 
 
-def _all_saves_failed_alike(trials: Population, failing: int, place: Alike) -> str | None:
+def _all_saves_failed_alike(trials: Population, failing: int, failure: Failure, place: Alike) -> str | None:
     if any(trial.checkpoints or trial.checkpoint is not None for trial in trials):
         return None
     others = [trial for trial in trials if trial.state is TrialState.FAILED and trial.number != failing]
     if len(others) < ALIKE - 1 or any(place_of(trial.failure) != place for trial in others):
         return None
-    what = f"with {place.kind} at {place.where}"
-    return f"the first {len(others) + 1} trials that had to save a checkpoint all failed {what}, and no trial has saved one"
+    how = _how(failure, place)
+    return (
+        f"the first {len(others) + 1} trials that had to save a checkpoint all failed {how}, and no trial has saved one"
+    )
