@@ -159,6 +159,7 @@ def test_a_limit_of_the_whole_experiment(copy: Path) -> None:
     run(copy, "-c", textwrap.dedent(script))
 
 
+@pytest.mark.long  # the limits above and the scheduler below walk the same page
 def test_a_verb(copy: Path) -> None:
     verbs, commands = "tuner/experiment/operations/verbs.py", "tuner/driver/core/state/commands.py"
     verb = """
@@ -232,6 +233,7 @@ def test_a_verb(copy: Path) -> None:
     run(copy, "-c", textwrap.dedent(script))
 
 
+@pytest.mark.long  # the limits above and the scheduler below walk the same page
 def test_a_column_of_a_trial(copy: Path) -> None:
     edit(
         copy,

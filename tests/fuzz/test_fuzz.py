@@ -16,6 +16,7 @@ def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -
         assert World(seed, scheduler).run().ended
 
 
+@pytest.mark.long  # the short form of the fuzzer is above; this one tests the fuzzer itself
 def test_every_kind_of_trouble_really_comes() -> None:
     """A fuzzer in whose world nothing goes wrong any more would find nothing, and nobody would notice."""
     worlds = [World(seed, scheduler) for seed in TROUBLE for scheduler in SCHEDULERS]
