@@ -483,9 +483,7 @@ def _drive(
                 driving.drive_on_ray(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
-        except (
-            KeyboardInterrupt
-        ) as error:  # Ctrl-C twice, or while the driver was starting or the search could not be paused
+        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting, or nothing could be paused
             error.add_note(
                 f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )
