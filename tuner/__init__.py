@@ -65,9 +65,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
-if (
-    TYPE_CHECKING
-):  # the public names for type checkers, which cannot read `_HOMES`; a test checks that both have the same names
+if TYPE_CHECKING:  # the public names for type checkers, which cannot read `_HOMES`; a test compares both
     from tuner import lightning as lightning
     from tuner import serving as serving
     from tuner import torch as torch
