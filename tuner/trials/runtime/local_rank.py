@@ -187,10 +187,8 @@ def _is_orphan(pid: int, living: set[int]) -> bool:
         rank = psutil.Process(pid).environ().get(_STARTED_BY)
     except psutil.Error:
         rank = None
-    if rank == os.environ.get(
-        _STARTED_BY
-    ):  # a fork that runs no program shows the server's own, which names no rank of it
-        rank = None
+    if rank == os.environ.get(_STARTED_BY):
+        rank = None  # a fork that runs no program shows the server's own variables, which name no rank of this server
     return not living if rank is None else not (rank.isdecimal() and int(rank) in living)
 
 
