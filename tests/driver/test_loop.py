@@ -450,6 +450,47 @@ async def test_a_jump_of_the_clock_is_in_the_log_before_the_next_event(monkeypat
     assert loop.core.trials[0].running_s < 60
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both clocks run on if the processes are stopped with SIGSTOP, or by `docker pause`. That had counted as training."""
+    memory, ahead = Memory(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=lambda: time.monotonic() + ahead)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "cpu_s", lambda: ahead if busy else ahead / 1000)
+    reported, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=clock.time(), **about))
+        for count in (1, 2):
+            event = e.Reported(time=clock.time(), report_no=count, iteration=count, metrics={"loss": 1.0}, **about)
+            await memory.loop.report([event])
+            reported.set()
+            await goes_on.wait()
+        return Outcome(kind="returned")
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    limits = Limits(max_concurrent_trials=1, time_budget_s=3600.0)
+    loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=limits)
+    running = asyncio.create_task(loop.run(1, None))
+    await reported.wait()
+    ahead = 7200.0
+    if busy:  # it was not stopped, but had too much to do
+        await until(lambda: spent(memory))
+        await ended(running)
+    else:
+        goes_on.set()
+        assert await asyncio.wait_for(running, 10) is ExperimentState.COMPLETED
+        assert loop.core.trials[0].running_s < 60
+        assert loop.core.experiment.running_s < 60
+    kinds = [entry.KIND for batch in memory.batches for _, entry in batch.log]
+    assert kinds.count("clock_jumped") == (0 if busy else 1)
+    assert spent(memory) == busy
+
+
 async def test_a_stop_function_sees_no_jump_of_the_clock_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, ahead = Memory(), 0.0
     clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=time.monotonic)

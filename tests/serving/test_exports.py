@@ -227,6 +227,32 @@ class Stateful(torch.nn.Linear):
         return cls(2, 1)
 
 
+class OfDict(torch.nn.Linear):
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        return super().forward(batch["x"] + batch["more"][0])
+
+
+class OfMany(torch.nn.Linear):
+    def forward(self, first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return super().forward(first + sum(others))
+
+
+@pytest.mark.parametrize(
+    ("make", "example"), [(OfDict, ({"x": INPUTS, "more": [INPUTS]},)), (OfMany, (INPUTS, INPUTS, INPUTS))]
+)
+def test_arguments_may_be_dicts_lists_and_any_number_of_tensors(make: Any, example: Any, tmp_path: Path) -> None:
+    """torch.export refused them with words about `dynamic_shapes`, which nobody had passed."""
+    model = make(2, 1)
+    source = a_checkpoint(tmp_path / "checkpoint", model)
+    folder = tuner.export(source, tmp_path / "m", model=make(2, 1), formats=["torch_export"], example_input=example)
+    tree_map = torch.utils._pytree.tree_map
+    more = tree_map(lambda tensor: torch.cat([tensor, tensor, tensor]), example)  # another batch size
+    torch.testing.assert_close(torch.export.load(folder / "model.pt2").module()(*more), model(*more))
+    single = tree_map(lambda tensor: tensor[:1], example)
+    with pytest.raises(SpecError, match="pass at least two rows"):
+        tuner.export(source, tmp_path / "n", model=make(2, 1), formats=["torch_export"], example_input=single)
+
+
 def test_state_that_is_no_tensor_is_left_out_and_named(tmp_path: Path) -> None:
     torch.save({}, tmp_path / "checkpoint.ckpt")
     folder = tuner.export(Checkpoint(tmp_path), tmp_path / "model", model=Stateful)

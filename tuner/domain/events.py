@@ -292,7 +292,7 @@ class WorkersChanged(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockJumped(_Event):
-    """The clock of the driver has jumped, or its machine was suspended. Neither counts as time in which trials trained.
+    """The clock of the driver has jumped, or its machine or process was suspended. Neither counts as training.
 
     start: what the clock showed when it jumped.
     seconds: by how much it jumped; negative if it was put back.

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,12 @@ BUDGET_S = 0.25
 JUMP_S = 1.0
 """A change of the clock by at least this many seconds at once counts as a jump."""
 
+STOPPED_S = 5.0
+"""The process was stopped if it did not compare the clocks for this many seconds, and used hardly any CPU meanwhile."""
+
+BUSY = 0.02
+"""The CPU time of a process that was not stopped is at least this part of the time that has passed."""
+
 ASK_AGAIN_S = (0.5, 2.0)
 """Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
 is drawn at random.
@@ -97,6 +104,8 @@ class ExperimentLoop:
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
+        self._cpu_s = cpu_s()  # the CPU time of this process at the newest comparison
+        self._stopped_s = 0.0  # for how many seconds this process was stopped
         self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
         self._put_back = False  # whether the clock has jumped back
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
@@ -139,22 +148,26 @@ class ExperimentLoop:
         if item.urgent:
             self._urgent.set()
 
-    def _compare_clocks(self) -> asyncio.Future[Verdict | None] | None:
-        """Queue ClockJumped if the wall clock has jumped since the last comparison. Return its future, or None without a jump.
+    def _compare_clocks(self) -> None:
+        """Queue ClockJumped if the wall clock has jumped since the last comparison.
 
-        The monotonic clock does not run while the machine is suspended, so a suspend is a jump, too.
+        The monotonic clock does not run while the machine is suspended, so a suspend is a jump, too. If only the process was
+        stopped, for example by SIGSTOP or `docker pause`, both clocks ran on, but that counts as a jump all the same.
         """
         (start, before), (now, steady) = self._clocks, (time.time(), time.monotonic())
+        used, self._cpu_s = self._cpu_s, cpu_s()
         self._clocks = (now, steady)
-        jump = (now - start) - (steady - before)
+        passed = steady - before
+        stopped = passed - BUDGET_S if passed >= STOPPED_S and self._cpu_s - used < BUSY * passed else 0.0
+        self._stopped_s += stopped
+        jump = (now - start) - passed + stopped
         if abs(jump) < JUMP_S:
-            return None
-        log.warning("the clock has jumped by %.1f s, or the machine was suspended", jump)
+            return
+        log.warning("the clock has jumped by %.1f s, or the machine or this process was suspended", jump)
         self._put_back = self._put_back or jump < 0
         item = _Item(e.ClockJumped(time=now, start=start, seconds=jump), asyncio.get_running_loop().create_future())
         self._queue(item)
         self._jumped = item.done
-        return item.done
 
     async def report(self, events: Sequence[e.Reported]) -> Verdict | None:
         """Commit reports of one segment, in order. Return the verdict if the ranks wait at the last report, else None."""
@@ -173,7 +186,7 @@ class ExperimentLoop:
         return await self.put(last, segment=last.ref if last.waits else None)
 
     async def _know_jumps(self) -> None:
-        """Wait until the core knows of each jump of the clock, so that none counts as training of a trial to be judged."""
+        """Wait until the core knows of each jump of the clock, so that none counts as training."""
         if self._early is None and self._stopped is None:
             self._compare_clocks()
             if self._jumped is not None and not self._jumped.done():
@@ -244,6 +257,7 @@ class ExperimentLoop:
             time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers, uploaded=tuple(uploaded)
         )
         self._open_inbox(started, commands or {})
+        self._track(self._watch_clocks())
         self._track(self._watch_budget())
         self._track(self._watch_gpu_hours())
         try:
@@ -260,6 +274,7 @@ class ExperimentLoop:
         """Queue DriverStarted first, then the pending commands, then the events that arrived before `run`."""
         early, self._early = self._early or [], None
         self._clocks = (time.time(), time.monotonic())
+        self._cpu_s = cpu_s()
         self.put(started)
         for command, event in commands.items():
             self.put(event, command=command)
@@ -528,9 +543,15 @@ class ExperimentLoop:
         await self.groups.delete_checkpoint(action.info)
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
+    async def _watch_clocks(self) -> None:
+        """Compare the clocks at short intervals, so that it is known when a jump began, and whether this process was stopped."""
+        while True:
+            self._compare_clocks()
+            await asyncio.sleep(BUDGET_S)
+
     async def _watch_budget(self) -> None:
         """Queue BudgetSpent when the time budget is used up, and again whenever a raised budget is used up."""
-        spent, last = self.core.experiment.running_s, time.monotonic()
+        spent, last = self.core.experiment.running_s, time.monotonic() - self._stopped_s
         while True:
             budget = self.core.spec.limits.time_budget_s
             if budget is not None and spent >= budget and not self.core.ended:
@@ -540,7 +561,8 @@ class ExperimentLoop:
             with contextlib.suppress(TimeoutError):  # not `wait_for`, which may ignore a cancellation in Python 3.11
                 async with asyncio.timeout(None if left is None else min(left, BUDGET_S)):
                     await self._amended.wait()
-            now = time.monotonic()
+            self._compare_clocks()
+            now = time.monotonic() - self._stopped_s
             if left is None:
                 spent = self.core.experiment.running_s
             elif self.core.experiment.counts_time:
@@ -548,14 +570,9 @@ class ExperimentLoop:
             last = now
 
     async def _watch_gpu_hours(self) -> None:
-        """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up.
-
-        Compare the clocks at each turn, so that it is known when a jump began.
-        """
+        """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up."""
         while True:
-            if (jumped := self._compare_clocks()) is not None:
-                await jumped
-                continue
+            await self._know_jumps()
             experiment, limit = self.core.experiment, self.core.spec.limits.gpu_hours
             now = time.time()
             ran = experiment.steady.at(now)
@@ -577,6 +594,12 @@ class ExperimentLoop:
         with contextlib.suppress(asyncio.CancelledError):
             if (error := task.exception()) is not None and not isinstance(error, LostLease):
                 log.error("an action failed", exc_info=error)
+
+
+def cpu_s() -> float:
+    """Return the CPU time that this process has used."""
+    times = os.times()
+    return times.user + times.system
 
 
 def runs_user_code(core: Core) -> bool:

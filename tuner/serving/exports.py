@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -48,8 +49,8 @@ def export(
     ``tuner.export(result, "model", model=lambda config: Net(config["width"]), formats=["torch_export"], example_input=images)``
 
     The folder contains the model in each format, `config.json`, and `README.md` with the configuration, the metric and its
-    best value, the experiment and the trial, the lineage of the weights, and library versions. Each exported program is
-    run on the example input, and must return what the model returns. If anything fails, no folder is left behind.
+    best value, the experiment and the trial, the lineage of the weights, and library versions. The program of "torch_export"
+    is run on the example input, and must return what the model returns. If anything fails, no folder is left behind.
 
     Args:
         source: a result, the id or name of an experiment in this home's database, or a checkpoint.
@@ -59,7 +60,8 @@ def export(
             `tuner.torch.load_weights` finds.
         formats: "safetensors": the weights, in `model.safetensors`. "torch_export": weights and code, in `model.pt2`, which
             `torch.export.load` reads without the class of the model. "onnx": the same in `model.onnx`, for other runtimes.
-        example_input: an input of the model: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+        example_input: an input of the model: a tensor, a tuple of positional arguments, or a dict of keyword arguments. An
+            argument may be a list, tuple or dict of tensors; a model of one dict gets ``({"x": images},)``.
             "torch_export" and "onnx" need an example.
         dynamic_batch: let the first dimension of each tensor in `example_input` have any size, if the model can handle it.
             The example then needs at least two rows. False fixes all sizes.
@@ -131,7 +133,7 @@ def _check(formats: Sequence[str], model: Any, example_input: Any) -> None:
 def _check_rows(formats: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     if not {"torch_export", "onnx"} & set(formats):
         return
-    for value in (*args, *kwargs.values()):
+    for value in torch.utils._pytree.tree_leaves((args, kwargs)):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] < 2:
             raise SpecError(
                 f"a tensor has the shape {tuple(value.shape)}, but torch.export treats a single row as a fixed size: "
@@ -198,9 +200,9 @@ def _program(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         def free(value: Any) -> Any:
             return rows if isinstance(value, torch.Tensor) and value.dim() > 0 else None
 
-        names = list(inspect.signature(model.forward).parameters)
-        by_position = dict(zip(names, map(free, args), strict=False))
-        shapes = by_position | {name: free(value) for name, value in kwargs.items()}
+        with contextlib.suppress(TypeError):  # the example does not fit `forward`; torch.export says how
+            given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+            shapes = torch.utils._pytree.tree_map(free, dict(given))
     return _explained(
         "torch.export", model, lambda: torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes)
     )

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 import tuner
+from tests.driver.stored import stored_simulation
 from tests.sdk.callbacks.test_observers import committed, observed, search
+from tuner.domain.experiment import Objective, Spec
 from tuner.sdk.callbacks import observers
+from tuner.space import Space
 from tuner.store import Store
 
 __all__ = ["search"]
@@ -39,6 +42,35 @@ def test_mlflow_has_a_run_for_each_trial(
         assert run.data.params == {"x": str(trial.config["x"]), "net/width": str(trial.config["net"]["width"])}
         values = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "loss")}
         assert values == {i + 1: report["loss"] for i, report in enumerate(trial.history)}
+
+
+def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setattr(observers, "PATIENCE_S", 300.0)
+    from mlflow.tracking import MlflowClient
+
+    def train(config: dict[str, Any], checkpoint: Any) -> Any:
+        yield tuner.Step({"loss": 1.0, "recall@5": 0.5, "top-1: acc/café (%)": 0.25})
+
+    space = {"drop[0]": tuner.uniform(0, 1), "lr": 0.1}
+    found = tuner.simulate(
+        train, space, metric="loss", mode="min", num_samples=1, scheduler="fifo", search_alg="random"
+    )
+    form = Space.from_python(space).to_json()
+    spec = Spec(name="odd", space=form, objectives=(Objective("loss", "min"),), entrypoint="module:train")
+    search = stored_simulation(found, spec, sqlite_store).public_id
+    uri = (tmp_path / "mlruns").as_uri()
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.MLflowLoggerCallback(uri)) == []
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("odd")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.data.metrics == {"loss": 1.0, "recall_5": 0.5, "top-1: acc/café ___": 0.25}
+    [trial] = tuner.Result.load(sqlite_store, search).trials
+    assert run.data.params == {"drop_0_": str(trial.config["drop[0]"])}
 
 
 def test_wandb_has_a_run_for_each_trial(sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

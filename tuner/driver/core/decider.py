@@ -407,6 +407,8 @@ class Decider:
             except Exception as error:
                 yield from self._give_up(error)
                 return
+            if choice is not None and limits.used_up(experiment):  # as after a `continue` without a higher limit
+                return
             if isinstance(choice, d.Start):
                 if self._asked is not None:
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from tuner.errors import MissingPackage
@@ -14,6 +15,7 @@ class MLflowLoggerCallback(Callback):
     """Logs each trial as an MLflow run: its configuration as params, its reports as metrics.
 
     A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``, by which a resumed search finds its trials' runs.
+    Characters that MLflow refuses in the names of params and metrics become underscores: ``recall@5`` is logged as ``recall_5``.
 
     Args:
         tracking_uri: the tracking server or store. None: the one that MLflow is configured to use.
@@ -52,7 +54,7 @@ class MLflowLoggerCallback(Callback):
                 run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
                 self._runs[trial.number] = run.info.run_id
                 for name, value in trial.params.items():
-                    self._client.log_param(run.info.run_id, name, value)
+                    self._client.log_param(run.info.run_id, _allowed(name), value)
         return self._runs[trial.number]
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -65,7 +67,7 @@ class MLflowLoggerCallback(Callback):
         from mlflow.entities import Metric
 
         time, step = int(result["timestamp"] * 1000), result["training_iteration"]
-        found = [Metric(name, value, time, step) for name, value in metrics_of(result).items()]
+        found = [Metric(_allowed(name), value, time, step) for name, value in metrics_of(result).items()]
         self._client.log_batch(self._run(trial), metrics=found)
 
     def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -78,6 +80,11 @@ class MLflowLoggerCallback(Callback):
         run = self._run(trial)
         self._client.set_tag(run, "tuner.reason", trial.reason)
         self._client.set_terminated(run, status)
+
+
+def _allowed(name: str) -> str:
+    """Replace the characters that MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report."""
+    return re.sub(r"[^\w./: -]", "_", name)
 
 
 class WandbLoggerCallback(Callback):

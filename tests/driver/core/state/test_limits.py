@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 import tuner
 from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import events as e
 from tuner.domain.events import Failure
+from tuner.domain.experiment import Scaling
 from tuner.domain.states import ExperimentState
 
 
@@ -48,6 +51,35 @@ def test_a_single_failure_ends_a_search_with_results_if_max_failed_trials_is_one
     assert bench.core.state is ExperimentState.FAILED
     assert "max_failed_trials is 1" in (bench.core.experiment.error or "")
     assert len(bench.core.trials) == 2
+
+
+@pytest.mark.parametrize("limit", ["time_budget_s", "gpu_hours"])
+def test_no_trial_starts_if_a_search_is_continued_although_its_time_or_gpu_hours_are_used_up(limit: str) -> None:
+    """Each `continue`, and each resume of a paused search, had started trials, which then stopped at their first report."""
+    value = 5.0 if limit == "time_budget_s" else 5 / 3600
+    scaling = Scaling(use_gpu=True)
+    bench = Bench(num_samples=20, scaling=scaling, limits={"max_concurrent_trials": 2, limit: value})
+
+    def spend() -> None:
+        if limit == "time_budget_s":
+            bench.feed(e.BudgetSpent(time=bench.tick(), seconds=value))
+        else:
+            bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=value))
+
+    for number in (0, 1):
+        bench.started(number)
+    for _ in range(4):
+        bench.reported(0)
+    spend()
+    for number in (0, 1):
+        bench.ended(number, "left")
+    assert bench.core.state is ExperimentState.COMPLETED
+    bench = bench.successor()
+    assert launches(bench.command("continue")) == []
+    spend()
+    assert (bench.core.state, bench.states) == (ExperimentState.COMPLETED, ["stopped", "stopped"])
+    bench.feed(e.Amended(time=bench.tick(), changes={"limits": {limit: 10 * value}}))
+    assert launches(bench.command("continue")) == [(2, 1), (3, 1)]
 
 
 def test_a_simulated_search_has_the_limit_too() -> None:

@@ -18,7 +18,7 @@ from tuner.trials.groups.segments.segment_run import SegmentRun
 from tuner.trials.groups.segments.watch import Watch
 from tuner.trials.messages.launch import Placed
 from tuner.trials.messages.lost import RankLost
-from tuner.trials.messages.protocol import RankError, RankResult
+from tuner.trials.messages.protocol import Progress, RankError, RankResult
 
 RESET = RankError(type="DistNetworkError", message="Connection reset by peer", communication=True)
 NOT_PREPARED = RankResult(
@@ -148,6 +148,47 @@ def test_ranks_that_do_not_answer_hang_only_if_the_last_report_is_old(monkeypatc
     assert failure is not None
     assert failure.cause == "hang"
     assert seconds >= 1.0, "no report for 1 s"
+
+
+def test_the_time_for_which_the_driver_was_stopped_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `docker pause`, or SIGSTOP to all processes, each trial was killed and failed with "no report for ... s"."""
+    stopped = [0.0]
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped[0]))
+
+    async def run(idle: float) -> Failure | None:
+        stopped[0] = 0.0
+        watching, rank = watch_over(1, Limits(hang_timeout_s=2.0)), answered(...)
+
+        async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+            if question == "progress" and not rank.done():
+                rank.set_result(RankResult(kind="returned", reports=3))
+                return {0: Progress(reports=3, idle_s=idle, waiting=False)}
+            return {}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        asyncio.get_running_loop().call_later(0.1, stopped.__setitem__, 0, 30.0)
+        return (await watching.until_ended([rank])).failure
+
+    assert asyncio.run(run(31.0)) is None, "for a second"
+    failure = asyncio.run(run(32.5))
+    assert failure is not None
+    assert failure.cause == "hang", "before the stop, too"
+
+
+def test_ranks_that_get_ready_have_more_time_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = [0.0]
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped[0]))
+    monkeypatch.setattr(watch, "_READY_S", 3.0)
+
+    async def run() -> Any:
+        first, second = answered(...), answered(...)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.1, stopped.__setitem__, 0, 30.0)
+        loop.call_later(0.2, first.set_result, 0)
+        loop.call_later(0.3, second.set_result, 0)
+        return await watch_over(2, Limits(hang_timeout_s=None)).until_ready([first, second], [])
+
+    assert asyncio.run(run()) is None
 
 
 def test_only_oom_kills_since_the_start_of_the_segment_explain_a_death(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,14 @@ def reached(experiment: State) -> tuple[Limit, Finish] | None:
     return None
 
 
+def used_up(experiment: State) -> bool:
+    """Return whether the time budget or the GPU hours are used up, so that the driver's timer ends the search at once."""
+    seconds, hours = experiment.spec.limits.time_budget_s, experiment.spec.limits.gpu_hours
+    if seconds is not None and experiment.running_s > seconds:
+        return True
+    return hours is not None and experiment.usage.gpu_hours(experiment.ran) > hours
+
+
 def spent(event: BudgetSpent | GpuHoursSpent) -> str:
     """Return the reason for stopping trials because a limit of the driver's timer is used up."""
     if isinstance(event, BudgetSpent):

@@ -26,6 +26,9 @@ _CAUSE_S = 10.0  # seconds to wait for the error that caused a communication err
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
 # seconds for which all ranks may fail to answer; they may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0
+# If the watch wakes up this many seconds late, its process was stopped, for example by SIGSTOP or `docker pause`.
+_STOPPED_S = 5.0
+_STEPS = 20  # a stop is noticed if it is longer than this part of `hang_timeout_s`
 
 
 class Nodes(Protocol):
@@ -55,7 +58,10 @@ class Watch:
         self._results: dict[int, RankResult] = {}
         self._communication: Failure | None = None  # an error most likely caused by another rank's exit
         self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
-        # Points in time by the monotonic clock, or None:
+        self._stops: list[
+            tuple[float, float]
+        ] = []  # when each stop of this process ended, by the monotonic clock; its seconds
+        # Points in time by `_now`, or None:
         self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
         self._leave_until: float | None = None  # once a rank has left: the time by which all ranks must have left
         self._save_until = 0.0  # once a rank has left: the time by which all ranks must have saved their checkpoints
@@ -71,7 +77,7 @@ class Watch:
         tasks = _tasks(ready)
         pending = set(tasks)
         communication: Failure | None = None
-        until = time.monotonic() + _ready_s(self._run.launch)
+        until = self._now() + _ready_s(self._run.launch)
         try:
             while pending:
                 done = await self._next(pending, until)
@@ -89,7 +95,7 @@ class Watch:
                         if not self._is_from_peer(found):
                             return failure
                         communication = communication or failure
-                        until = time.monotonic() + _CAUSE_S
+                        until = self._now() + _CAUSE_S
             if communication is not None:
                 return await self._behind(communication, trained)
             return await self._never_ready(min(tasks[task] for task in pending)) if pending else None
@@ -107,7 +113,7 @@ class Watch:
         """
         tasks = _tasks(trained)
         pending = set(tasks)
-        until = time.monotonic() + _CAUSE_S
+        until = self._now() + _CAUSE_S
         try:
             while pending and (done := await self._next(pending, until)):
                 pending -= done
@@ -122,7 +128,7 @@ class Watch:
     async def until_ended(self, refs: Sequence[Any]) -> Outcome:
         """Wait until all ranks have ended, or it is clear that some never will. Return the segment's outcome."""
         hang_timeout = self._limits.hang_timeout_s
-        self._check_at = None if hang_timeout is None else time.monotonic() + hang_timeout
+        self._check_at = None if hang_timeout is None else self._now() + hang_timeout
         tasks = _tasks(refs)
         pending = set(tasks)
         failure: Failure | None = None
@@ -152,6 +158,10 @@ class Watch:
 
     # -- waiting
 
+    def _now(self) -> float:
+        """Return the time of a clock that stands still while this process is stopped, since the ranks may be stopped with it."""
+        return time.monotonic() - sum(seconds for _, seconds in self._stops)
+
     async def _next(self, pending: Iterable[asyncio.Task[Any]], until: float | None) -> set[asyncio.Task[Any]]:
         """Wait until at least one rank has answered, and return the tasks of the ranks that have answered.
 
@@ -160,12 +170,20 @@ class Watch:
         Raises:
             EndedEarly: the segment has to end now.
         """
-        timeout = None if until is None else max(0.0, until - time.monotonic())
         ending = self._run.ending
-        done, _ = await asyncio.wait({*pending, ending}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done():
-            raise EndedEarly(ending.result())
-        return {task for task in done if isinstance(task, asyncio.Task)}
+        step = max(1.0, (self._limits.hang_timeout_s or 0.0) / _STEPS)
+        while True:
+            timeout = None if until is None else min(max(0.0, until - self._now()), step)
+            begun = time.monotonic()
+            done, _ = await asyncio.wait({*pending, ending}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            woken = time.monotonic()
+            if timeout is not None and (late := woken - begun - timeout) >= _STOPPED_S:
+                log.info("this process was stopped for %.0f s, which does not count towards a hang of its trials", late)
+                self._stops.append((woken, late))
+            if ending.done():
+                raise EndedEarly(ending.result())
+            if done or (until is not None and self._now() >= until):
+                return {task for task in done if isinstance(task, asyncio.Task)}
 
     async def _result(self, task: asyncio.Task[Any], rank: int) -> Any:
         """Return a rank's answer, or a `Failure` if the rank's process has died."""
@@ -190,15 +208,15 @@ class Watch:
             if not self._is_from_peer(result.error):
                 return failed(failure, result.reports)
             self._communication = self._communication or failure
-            self._cause_until = self._cause_until or time.monotonic() + _CAUSE_S
+            self._cause_until = self._cause_until or self._now() + _CAUSE_S
         elif result.kind == "left" and self._leave_until is None:
-            self._leave_until = time.monotonic() + self._limits.stop_grace_s
-            self._save_until = time.monotonic() + self._run.saving_s
+            self._leave_until = self._now() + self._limits.stop_grace_s
+            self._save_until = self._now() + self._run.saving_s
         return None
 
     async def _overdue(self, missing: Sequence[int]) -> Outcome | None:
         """Return the segment's outcome if the ranks that have not ended are past a deadline, else None."""
-        now = time.monotonic()
+        now = self._now()
         if self._communication is not None and self._cause_until is not None and now >= self._cause_until:
             return failed(_peer_lost(self._communication), self._reports())
         if self._leave_until is not None and now >= self._leave_until:
@@ -209,6 +227,7 @@ class Watch:
         hang_timeout = self._limits.hang_timeout_s
         if self._check_at is not None and hang_timeout is not None and now >= self._check_at:
             rank, idle = await self._idle(missing)
+            idle -= sum(seconds for ended, seconds in self._stops if ended > time.monotonic() - idle)
             if idle >= hang_timeout:
                 return failed(await self._hung(rank), self._reports())
             self._check_at = now + (hang_timeout - idle if self._unresponsive_since is None else LOOK_S)

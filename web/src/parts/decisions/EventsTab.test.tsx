@@ -57,7 +57,7 @@ describe("an event in words", () => {
     [
       "clock_jumped",
       { start: 5, seconds: 7200 },
-      "The machine of the driver was suspended for 2 h 0 min, or its clock was put forward: this time does not count as training",
+      "The driver or its machine was suspended for 2 h 0 min, or its clock was put forward: this time does not count as training",
     ],
     ["clock_jumped", { start: 5, seconds: -90 }, "The clock of the driver was put back by 1 min 30 s"],
     ["gpu_hours_spent", { gpu_hours: 8 }, "The budget of 8 GPU hours is used up"],

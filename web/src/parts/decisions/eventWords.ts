@@ -175,7 +175,7 @@ export function eventWords(
         text:
           seconds < 0
             ? `The clock of the driver was put back by ${duration(-seconds)}`
-            : `The machine of the driver was suspended for ${duration(seconds)}, or its clock was put forward: this time does not count as training`,
+            : `The driver or its machine was suspended for ${duration(seconds)}, or its clock was put forward: this time does not count as training`,
       };
     }
   }
