@@ -635,6 +635,38 @@ def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, 
     expect(chart).to_be_focused()
 
 
+# The name of the control with the focus if something covers it, else null. "end": nothing has the focus any more.
+HIDDEN = """() => { const it = document.activeElement; if (it === document.body) return 'end';
+  const box = it.getBoundingClientRect(); const [x, y] = [box.left + box.width / 2, box.top + Math.min(box.height / 2, 12)];
+  const top = document.elementFromPoint(x, y);
+  const seen = top && (it.contains(top) || top.contains(it) || [...(it.labels ?? [])].some(one => one.contains(top)));
+  return seen ? null : `${it.getAttribute('aria-label') ?? it.textContent} at ${box.top}`; }"""
+
+
+def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Service) -> None:
+    """With Shift and Tab, controls came to lie behind the bar at the top, the head of the table and the title of a dialog."""
+    search = Search(service.store, digits("digits", 30), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}", height=600)
+    expect(page.get_by_role("heading", name="Trials · 30")).to_be_visible()
+
+    def back(steps: int) -> list[str]:
+        found: list[str] = []
+        for _ in range(steps):
+            page.keyboard.press("Shift+Tab")
+            hidden = page.evaluate(HIDDEN)
+            if hidden == "end":
+                break
+            found += [hidden] if hidden else []
+        return found
+
+    assert back(150) == []
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Edit").click()
+    expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
+    assert back(25) == []
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()
