@@ -635,6 +635,50 @@ def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, 
     expect(chart).to_be_focused()
 
 
+def test_the_focus_stays_near_a_button_that_is_disabled_or_gone_once_it_was_pressed(
+    visit: Open, service: Service
+) -> None:
+    """It was lost: the next Tab went on from the top of the page, or from behind the dialog."""
+    search = Search(service.store, digits("ended", 3), start=time.time() - 600)
+    search.advance()
+    page = visit("/settings")
+    page.get_by_label("Name").fill("night shift")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("it cannot be shown again")).to_be_visible()
+    create = page.get_by_role("button", name="Create", exact=True)
+    page.get_by_label("Name").fill("day shift")
+    create.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("cell", name="day shift", exact=True)).to_be_visible()
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.get_by_role("button", name="Revoke day shift").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Revoke day shift permanently")).to_be_focused()
+    page.keyboard.press("Enter")
+    tokens = page.get_by_role("region", name="Tokens")
+    expect(tokens.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
+    expect(tokens).to_be_focused()
+
+    page.goto(f"{service.url}/experiments/{search.public_id}")
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Try a configuration").click()
+    page.get_by_label("lr").fill("many")
+    send = page.get_by_role("button", name="Try it")
+    send.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+    expect(send).to_be_focused()
+
+    page.goto(f"{service.url}/experiments")
+    page.get_by_label("Select ended").check()
+    page.get_by_role("button", name="Archive 1").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Archive")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Select ended")).to_have_count(0)
+    expect(page.locator("main :focus")).to_have_count(1)
+
+
 # The name of the control with the focus if something covers it, else null. "end": nothing has the focus any more.
 HIDDEN = """() => { const it = document.activeElement; if (it === document.body) return 'end';
   const box = it.getBoundingClientRect(); const [x, y] = [box.left + box.width / 2, box.top + Math.min(box.height / 2, 12)];
