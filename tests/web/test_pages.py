@@ -635,6 +635,82 @@ def test_the_focus_returns_to_where_a_dialog_or_a_trial_was_opened(visit: Open, 
     expect(chart).to_be_focused()
 
 
+def test_the_focus_stays_near_a_button_that_is_disabled_or_gone_once_it_was_pressed(
+    visit: Open, service: Service
+) -> None:
+    """It was lost: the next Tab went on from the top of the page, or from behind the dialog."""
+    search = Search(service.store, digits("ended", 3), start=time.time() - 600)
+    search.advance()
+    page = visit("/settings")
+    page.get_by_label("Name").fill("night shift")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("it cannot be shown again")).to_be_visible()
+    create = page.get_by_role("button", name="Create", exact=True)
+    page.get_by_label("Name").fill("day shift")
+    create.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("cell", name="day shift", exact=True)).to_be_visible()
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.get_by_role("button", name="Revoke day shift").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Revoke day shift permanently")).to_be_focused()
+    page.keyboard.press("Enter")
+    tokens = page.get_by_role("region", name="Tokens")
+    expect(tokens.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
+    expect(tokens).to_be_focused()
+
+    page.goto(f"{service.url}/experiments/{search.public_id}")
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Try a configuration").click()
+    page.get_by_label("lr").fill("many")
+    send = page.get_by_role("button", name="Try it")
+    send.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+    expect(send).to_be_focused()
+
+    page.goto(f"{service.url}/experiments")
+    page.get_by_label("Select ended").check()
+    page.get_by_role("button", name="Archive 1").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Archive")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Select ended")).to_have_count(0)
+    expect(page.locator("main :focus")).to_have_count(1)
+
+
+# The name of the control with the focus if something covers it, else null. "end": nothing has the focus any more.
+HIDDEN = """() => { const it = document.activeElement; if (it === document.body) return 'end';
+  const box = it.getBoundingClientRect(); const [x, y] = [box.left + box.width / 2, box.top + Math.min(box.height / 2, 12)];
+  const top = document.elementFromPoint(x, y);
+  const seen = top && (it.contains(top) || top.contains(it) || [...(it.labels ?? [])].some(one => one.contains(top)));
+  return seen ? null : `${it.getAttribute('aria-label') ?? it.textContent} at ${box.top}`; }"""
+
+
+def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Service) -> None:
+    """With Shift and Tab, controls came to lie behind the bar at the top, the head of the table and the title of a dialog."""
+    search = Search(service.store, digits("digits", 30), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}", height=600)
+    expect(page.get_by_role("heading", name="Trials · 30")).to_be_visible()
+
+    def back(steps: int) -> list[str]:
+        found: list[str] = []
+        for _ in range(steps):
+            page.keyboard.press("Shift+Tab")
+            hidden = page.evaluate(HIDDEN)
+            if hidden == "end":
+                break
+            found += [hidden] if hidden else []
+        return found
+
+    assert back(150) == []
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Edit").click()
+    expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
+    assert back(25) == []
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()

@@ -1,5 +1,6 @@
 import "./styles";
 import "./main.css";
+import "./parts/common/keptFocus";
 
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";

@@ -326,6 +326,26 @@ describe("the actions of a trial", () => {
     expect(read.mock.calls.map(([filters]) => filters?.queryKey)).toContainEqual(["experiment", EXPERIMENT.id]);
   });
 
+  it("can be requested again once the trial has failed again", async () => {
+    vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
+    const node = (state: Trial["state"], actions: Trial["actions"]) => (
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <TrialActions trial={{ ...trial, state, actions }} experiment={EXPERIMENT} />
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const client = new QueryClient();
+    const { rerender } = render(node("failed", ["retry"]));
+    fireEvent.click(screen.getByRole("button", { name: "Retry" }));
+    const buttons = await screen.findAllByRole("button", { name: /Retry/ });
+    await act(() => Promise.resolve(fireEvent.click(buttons.at(-1)!)));
+    expect(screen.getByRole<HTMLButtonElement>("button", { name: "Retry requested" }).disabled).toBe(true);
+    rerender(node("running", ["stop"]));
+    rerender(node("failed", ["retry"]));
+    expect(screen.getByRole<HTMLButtonElement>("button", { name: "Retry" }).disabled).toBe(false);
+  });
+
   it("kill it after a question that says which work is lost", async () => {
     const kill = vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
     show(<TrialActions trial={{ ...trial, state: "running", actions: ["stop", "kill"] }} experiment={EXPERIMENT} />);

@@ -21,17 +21,24 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<TrialAction | null>(null);
   const [forking, setForking] = useState(false);
+  const [requested, setRequested] = useState<TrialAction | null>(null);
+  // A request has been carried out once the state changes. The trial may allow the same action again later, as after a failed retry.
+  const [before, setBefore] = useState(trial.state);
+  if (before !== trial.state) {
+    setBefore(trial.state);
+    setRequested(null);
+  }
   const act = useMutation({
     mutationFn: (action: TrialAction) => api.actOnTrial(trial.id, action),
-    onSuccess: () => {
+    onSuccess: (_, action) => {
       setAsked(null);
+      setRequested(action);
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id), exact: true });
     },
   });
   if (!useMayChange()) return null;
   const allowed = TRIAL_ACTIONS.filter((action) => trial.actions.includes(action));
-  const done = act.isSuccess ? act.variables : null;
   return (
     <>
       {allowed.map((action) => (
@@ -39,10 +46,10 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
           key={action}
           size="compact-xs"
           variant="default"
-          disabled={done === action}
+          disabled={requested === action}
           onClick={() => setAsked(action)}
         >
-          {done === action ? `${TRIAL_WORDS[action].verb} requested` : TRIAL_WORDS[action].verb}
+          {requested === action ? `${TRIAL_WORDS[action].verb} requested` : TRIAL_WORDS[action].verb}
         </Button>
       ))}
       {trial.actions.includes("fork") && (

@@ -1,4 +1,5 @@
 import { useEffect, useState } from "react";
+import { CARRIED_OUT_MS, elementsAround, focusNear, isNowhere } from "./keptFocus";
 
 /** The element that got the focus last. A menu's item is gone once its dialog is open, so the menu's button stands for it. */
 let last: HTMLElement | null = null;
@@ -6,9 +7,6 @@ let last: HTMLElement | null = null;
 document.addEventListener("focusin", ({ target }) => {
   if (target instanceof HTMLElement) last = buttonOf(target);
 });
-
-/** The time within which a service usually carries an action out. */
-const CARRIED_OUT_MS = 10_000;
 
 function buttonOf(focused: HTMLElement): HTMLElement {
   const id = focused.closest("[role=menu], [role=dialog]")?.getAttribute("aria-labelledby");
@@ -24,30 +22,31 @@ function buttonOf(focused: HTMLElement): HTMLElement {
 export function FocusBack() {
   const [opener] = useState(last);
   const [around] = useState(opener?.parentElement);
+  const [parts] = useState(() => (opener ? elementsAround(opener, "body") : []));
   useEffect(
     () => () => {
       // Wait until the dialog is gone, and leave the focus alone if it is somewhere else by then.
       setTimeout(() => {
         if (!isLost()) return;
-        const beside = () =>
+        const beside = () => {
           around?.querySelector<HTMLElement>("button:not([disabled])")?.focus({ preventScroll: true });
+          // The buttons beside it may be gone, too, as those for the selected experiments once these are archived.
+          if (isLost()) focusNear(parts);
+        };
         if (opener?.isConnected) opener.focus({ preventScroll: true });
         if (isLost()) return beside();
         // The service carries an action out a moment later, and only then is the button gone.
         const watcher = new MutationObserver(() => {
           if (!opener?.isConnected && isNowhere()) beside();
         });
-        if (around) watcher.observe(around, { childList: true });
+        const outside = around?.closest("main") ?? around;
+        if (outside) watcher.observe(outside, { childList: true, subtree: true });
         setTimeout(() => watcher.disconnect(), CARRIED_OUT_MS);
       });
     },
-    [opener, around],
+    [opener, around, parts],
   );
   return null;
-}
-
-function isNowhere(): boolean {
-  return document.activeElement === null || document.activeElement === document.body;
 }
 
 /** Return true if the focus is nowhere, or still in the dialog that is being closed. */

@@ -67,6 +67,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
               {...(opened ? ESCAPE_ENDS_HERE : {})}
               title="Save this chart as PNG or its numbers as CSV, or show them as a table"
               disabled={reading}
+              data-loading={reading || undefined}
               onClick={() => setOpened(!opened)}
             >
               {reading ? "reading…" : "save"}
@@ -87,7 +88,13 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
           </Popover.Dropdown>
         </Popover>
       ) : (
-        <button type="button" title="Save all rows of this table as CSV" disabled={reading} onClick={saveRows}>
+        <button
+          type="button"
+          title="Save all rows of this table as CSV"
+          disabled={reading}
+          data-loading={reading || undefined}
+          onClick={saveRows}
+        >
           {reading ? "reading…" : "CSV"}
         </button>
       )}

@@ -256,6 +256,13 @@ export function TrialTable(props: TrialTableProps) {
     if (head) scroll.current!.style.setProperty("--brief", `${scroll.current!.clientWidth - head.offsetLeft}px`);
   }, [phone, layout, rows.length, picked.length]);
 
+  // The head of the table and the pinned columns do not hide the control with the focus.
+  const pinnedWidth = table.getLeftTotalSize();
+  useLayoutEffect(() => {
+    const head = scroll.current?.querySelector("thead");
+    if (head) scroll.current!.style.scrollPadding = `${head.offsetHeight}px 0 0 ${pinnedWidth}px`;
+  }, [phone, layout, pinnedWidth]);
+
   const [newest, choose] = useNewest(selected, onSelect);
   const go = (by: 1 | -1) => {
     const now = newest();

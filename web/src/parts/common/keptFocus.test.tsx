@@ -1,0 +1,66 @@
+import { act, fireEvent, render, screen } from "@testing-library/react";
+import { expect, it, vi } from "vitest";
+import "./keptFocus";
+
+interface PageProps {
+  button?: "ready" | "loading" | "disabled" | "gone";
+  page?: "settings" | "another";
+}
+
+function Page({ button = "ready", page = "settings" }: PageProps) {
+  return (
+    <main>
+      <a href="#top">Top</a>
+      {page === "settings" && (
+        <form onSubmit={(event) => event.preventDefault()}>
+          <input aria-label="Name" />
+          {button !== "gone" && (
+            <button type="button" disabled={button !== "ready"} data-loading={button === "loading" || undefined}>
+              Create
+            </button>
+          )}
+        </form>
+      )}
+    </main>
+  );
+}
+
+/** Press the button with the keyboard, and then take the focus from it, as browsers do once it is disabled or gone. */
+function pressed() {
+  const { rerender } = render(<Page />);
+  const button = screen.getByText("Create");
+  button.focus();
+  fireEvent.click(button, { detail: 0 });
+  return async (props: PageProps) => {
+    button.blur();
+    rerender(<Page {...props} />);
+    await act(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done))));
+    return document.activeElement;
+  };
+}
+
+it("the focus returns to a button that was disabled while its request was under way", async () => {
+  const become = pressed();
+  expect(await become({ button: "loading" })).toBe(document.body);
+  expect(await become({ button: "ready" })).toBe(screen.getByText("Create"));
+});
+
+it.each(["disabled", "gone"] as const)("the focus goes to a control beside a button that is %s", async (button) => {
+  const become = pressed();
+  expect(await become({ button: "loading" })).toBe(document.body);
+  expect(await become({ button })).toBe(screen.getByLabelText("Name"));
+});
+
+it("the focus stays in a field to which the user went meanwhile", async () => {
+  const become = pressed();
+  await become({ button: "loading" });
+  screen.getByText("Top").focus();
+  screen.getByText("Top").blur();
+  expect(await become({ button: "ready" })).toBe(document.body);
+});
+
+it("a button that opens another page gives the focus to nothing there", async () => {
+  const become = pressed();
+  expect(await become({ page: "another" })).toBe(document.body);
+  await vi.waitFor(() => expect(screen.queryByText("Create")).toBeNull());
+});
