@@ -174,8 +174,8 @@ class Watch:
             return task.result()
         except lost_errors() as error:
             self.lost_rank = True
-            final = await self._final(error, rank)
             found = await self._inspect(rank)
+            final = await self._final(error, rank) if found.node_alive else error
             return failures.from_death(final, self._placed[rank], self._oom_kills[rank], found)
 
     async def _final(self, error: BaseException, rank: int) -> BaseException:
