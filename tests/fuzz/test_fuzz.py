@@ -31,6 +31,8 @@ def test_every_kind_of_trouble_really_comes() -> None:
         "nan",
         "waits=False",
         "kind='user'",
+        "cause='disk_full'",
+        "paused, because a disk is full",
         "Amended(",
         "'space': {",
         "Enqueued(",

@@ -909,7 +909,8 @@ class World:
 
     def fail(self, run: Running) -> None:
         kind: Any = self.rng.choice(["user", "system"])
-        self.end(run, "failed", Failure(kind=kind, cause="exception", message="x", rank=0), drained=False)
+        cause = self.rng.choice(["exception", "exception", "disk_full"])
+        self.end(run, "failed", Failure(kind=kind, cause=cause, message="x", rank=0), drained=False)
 
     def end(self, run: Running, outcome: Any, failure: Failure | None = None, *, drained: bool = True) -> None:
         """Free the group. A rank that ended normally (`drained`) has sent its reports and committed its checkpoints."""

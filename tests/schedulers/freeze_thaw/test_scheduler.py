@@ -252,8 +252,14 @@ def test_diverging_and_crashing_configurations_are_avoided() -> None:
     assert done.best_value < 0.5
 
 
-@pytest.mark.parametrize("seeds", [range(3, 4), pytest.param(range(1, 9), marks=pytest.mark.long)])
-def test_slow_starters_are_found(seeds: range) -> None:
+SLOW_STARTERS = 3
+"""A seed with which good configurations that start slowly are found by scouts, and not without them."""
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed == SLOW_STARTERS else pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 9)]
+)
+def test_slow_starters_are_found(seed: int) -> None:
     """Nearly all configurations plateau at once; good ones start slightly worse and descend after a sixth of the way."""
 
     def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
@@ -264,22 +270,20 @@ def test_slow_starters_are_found(seeds: range) -> None:
             late = max(0.0, 1 - math.exp(-(r - 5) / 6)) if r > 5 else 0.0
             yield Step({"loss": plateau + 0.01 - (0.2 + 0.3 * (1 - abs(y - 0.8))) * late if good else plateau}, 1.0, r)
 
-    def found(**options: Any) -> int:
-        space = {"x": uniform(0, 1), "y": uniform(0, 1)}
-        best = [
-            search(
-                FreezeThawScheduler(**options),
-                seed,
-                evaluate=evaluate,
-                space=space,
-                max_t=30,
-                time_budget_s=10 * 30 / 4,
-            )
-            for seed in seeds
-        ]
-        return sum(done.best_value is not None and done.best_value < 0.5 for done in best)
+    def found(**options: Any) -> bool:
+        done = search(
+            FreezeThawScheduler(**options),
+            seed,
+            evaluate=evaluate,
+            space={"x": uniform(0, 1), "y": uniform(0, 1)},
+            max_t=30,
+            time_budget_s=10 * 30 / 4,
+        )
+        return done.best_value is not None and done.best_value < 0.5
 
-    assert found(scout_share=0) < found() == len(seeds)
+    assert found()
+    if seed == SLOW_STARTERS:
+        assert not found(scout_share=0)
 
 
 def test_more_scouts_are_sent_while_nothing_gets_better() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
+import ray
 
 from tuner.domain.experiment import Limits
 from tuner.domain.segments import Failure
@@ -109,6 +110,36 @@ def test_a_process_that_dies_once_a_rank_may_train_was_not_lost_before(
         return over.lost_rank, over.lost_before_training
 
     assert asyncio.run(run()) == (True, before)
+
+
+UNAVAILABLE = ray.exceptions.ActorUnavailableError("the connection was lost", None)
+FULL = ray.exceptions.OutOfMemoryError("1 worker(s) were killed due to the node running low on memory.")
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "cause"),
+    [
+        ([UNAVAILABLE, TimeoutError(), FULL], "user", "oom"),
+        ([UNAVAILABLE, Progress(3, 0.1, False, False)], "system", "actor_unavailable"),
+    ],
+)
+def test_a_death_that_ray_learns_of_late_is_not_taken_for_a_lost_connection(
+    answers: list[Any], kind: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, a trial that used too much memory was started again and again, whatever `max_failures` said."""
+
+    async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+        return {0: answers.pop(0)}
+
+    monkeypatch.setattr(SegmentRun, "ask", ask)
+
+    async def failure() -> Failure | None:
+        return (await watch_over(1).until_ended([answered(UNAVAILABLE)])).failure
+
+    found = asyncio.run(failure())
+    assert found is not None
+    assert (found.kind, found.cause) == (kind, cause)
+    assert answers == []
 
 
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)

@@ -17,12 +17,13 @@ from tuner.trials.groups.failures import Findings
 from tuner.trials.groups.pools.group import Group
 from tuner.trials.groups.segments.segment_run import ANSWER_S, LOOK_S, SAVING_S, EndedEarly, SegmentRun, answer
 from tuner.trials.messages.launch import Launch
-from tuner.trials.messages.lost import lost_errors
+from tuner.trials.messages.lost import lost_errors, unavailable_errors
 from tuner.trials.messages.protocol import NotReusable, Progress, RankError, RankResult
 
 log = logging.getLogger(__name__)
 
-_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error, which arrives late on a busy machine
+_CAUSE_S = 10.0  # seconds to wait for the error that caused a communication error or a death; it arrives late on a busy machine
+_AGAIN_S = 0.2  # seconds between two questions to a rank that cannot be reached
 _READY_S = 120.0  # seconds that imports and the rendezvous may take, even if `hang_timeout_s` is shorter
 # seconds for which all ranks may fail to answer; they may be in C code that holds the GIL, or the machine may be swapping
 _UNRESPONSIVE_S = 20.0
@@ -192,7 +193,24 @@ class Watch:
         except lost_errors() as error:
             self.lost_rank = True
             found = await self._inspect(rank)
-            return failures.from_death(error, self._placed[rank], self._oom_kills[rank], found)
+            final = await self._final(error, rank) if found.node_alive else error
+            return failures.from_death(final, self._placed[rank], self._oom_kills[rank], found)
+
+    async def _final(self, error: BaseException, rank: int) -> BaseException:
+        """Return the error that says how a rank's process died, if Ray learns of its death soon, else `error`.
+
+        Ray waits for news of a death for only one second, which is too short on a busy machine. It then says that the process
+        cannot be reached, as if a connection had broken.
+        """
+        until = time.monotonic() + _CAUSE_S
+        while isinstance(error, unavailable_errors()) and time.monotonic() < until:
+            now = (await self._run.ask("progress", [rank])).get(rank)
+            if isinstance(now, lost_errors()):
+                error = now
+            elif not isinstance(now, TimeoutError):  # it lives
+                break
+            await asyncio.sleep(_AGAIN_S)
+        return error
 
     async def _ended(self, task: asyncio.Task[Any], rank: int) -> Outcome | None:
         """Record how one rank has ended. Return the segment's outcome if it is now known, else None."""
