@@ -47,10 +47,10 @@ _OTHER_CLUSTER = "WrongClusterID"
 SLOW = ("agent", "profile")
 """The methods of the host that may take a long time to answer."""
 
-MODULES = ("tuner.hosts.ray.shared",)
+MODULES = ("tuner.hosts.on_ray.shared",)
 """The modules that this process imports before it asks for the address of Ray. They import Ray."""
 
-RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.hosts.ray.start")
+RESERVE_MODULES = (*MODULES, "ray.scripts.scripts", "tuner.hosts.on_ray.start")
 """The modules that a process in reserve imports. They include those that start a Ray head and a driver host."""
 
 
@@ -124,7 +124,7 @@ class Link:
 
     def _start_host(self) -> Any:
         """Find or start the driver host. First stop the hosts of other versions, so that it can claim their experiments."""
-        from tuner.hosts.ray.shared import end_other_versions, find_host
+        from tuner.hosts.on_ray.shared import end_other_versions, find_host
 
         for version, owner in end_other_versions(self._settings):
             if owner is not None:
@@ -137,7 +137,7 @@ class Link:
             )
         if (host := find_host(self._settings)) is not None:
             return host
-        from tuner.hosts.ray.start import start_host
+        from tuner.hosts.on_ray.start import start_host
 
         return start_host(self._settings, shared=True)
 
@@ -190,7 +190,7 @@ class Link:
 
 def load_host() -> threading.Thread:
     """Import the modules that start a driver host, in a thread, so that a new host starts sooner if the present one dies."""
-    loading = threading.Thread(target=importlib.import_module, args=("tuner.hosts.ray.start",), daemon=True)
+    loading = threading.Thread(target=importlib.import_module, args=("tuner.hosts.on_ray.start",), daemon=True)
     loading.start()
     return loading
 
