@@ -382,6 +382,18 @@ def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
     assert "--nonsense" in nonsense["output"]
 
 
+def test_a_service_from_before_an_update_still_starts_its_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "LINK", "tuner.hosts.ray.link")  # the module's name until it moved
+    child = children.Child(Settings(home=tmp_path), False, print)
+    try:
+        done = child.ray(["--version"], {})
+    finally:
+        child.end()
+    assert "ray, version" in done.stdout
+
+
 def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: list[FakeHead]) -> None:
     with Supervisor(Settings(home=tmp_path, ray_address="nowhere")) as supervisor:
         until(lambda: supervisor.problem() == "Ray at nowhere could not be reached")
