@@ -84,7 +84,7 @@ def main() -> None:
 
 def compile_imports() -> None:
     """Import what a service imports, so that also the first measured process finds it compiled, as in an installation of pip."""
-    modules = "tuner.cli.commands, tuner.api.app, tuner.hosts.host, tuner.hosts.ray.start, ray.scripts.scripts"
+    modules = "tuner.cli.commands, tuner.api.app, tuner.hosts.host, tuner.hosts.on_ray.start, ray.scripts.scripts"
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
 
 

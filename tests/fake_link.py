@@ -1,4 +1,4 @@
-"""Stand in for `tuner.hosts.ray.link`: send the same lines without Ray. The address says how it goes wrong."""
+"""Stand in for `tuner.hosts.on_ray.link`: send the same lines without Ray. The address says how it goes wrong."""
 
 from __future__ import annotations
 

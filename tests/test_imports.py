@@ -39,10 +39,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.schedulers.freeze_thaw.model.earlier": SLOW,
         "tuner.schedulers.freeze_thaw.model.unit_cube": SLOW,
     },
-    "tuner.hosts.ray.link": {
+    "tuner.hosts.on_ray.link": {
         "tuner.hosts.ray.cluster": SLOW,
-        "tuner.hosts.ray.shared": SLOW,
-        "tuner.hosts.ray.start": SLOW,
+        "tuner.hosts.on_ray.shared": SLOW,
+        "tuner.hosts.on_ray.start": SLOW,
         "tuner.hosts.ray": SLOW,
     },
     "tuner.hosts.actor": {"tuner.hosts.host": SLOW},
@@ -65,7 +65,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "tuner.sdk.driving": {"tuner.hosts.scripts": SLOW, "tuner.hosts.ray.cluster": SLOW},
     "tuner.sdk.executors": {
         "tuner.hosts.scripts": SLOW,
-        "tuner.hosts.scripts.prestart": SLOW,
         "tuner.hosts.scripts.needs": SLOW,
         "tuner.trials.groups.pools": SLOW,
     },

@@ -21,8 +21,8 @@ import ray
 from tests.store.examples import a_spec
 from tuner import __version__
 from tuner.errors import ClusterUnreachable, DriverSilent
-from tuner.hosts.ray import link, shared
-from tuner.hosts.ray import start as driver_host
+from tuner.hosts.on_ray import link, shared
+from tuner.hosts.on_ray import start as driver_host
 from tuner.hosts.ray.cluster import NAMESPACE
 from tuner.hosts.ray.head import HeadStopped, OtherRuntime, sources, stop_head
 from tuner.hosts.scripts import kept
@@ -370,7 +370,7 @@ def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
     code = (
-        "import json, sys; from tuner.hosts.ray.link import run_ray; "
+        "import json, sys; from tuner.hosts.on_ray.link import run_ray; "
         "print(json.dumps([run_ray(command.split(), {}) for command in sys.argv[1:]]))"
     )
     commands = ["--version", "start --nonsense"]
@@ -380,6 +380,18 @@ def test_a_command_of_ray_in_a_fork_gives_its_code_and_its_output() -> None:
     assert "ray, version" in version["output"]
     assert nonsense["code"] == 2
     assert "--nonsense" in nonsense["output"]
+
+
+def test_a_service_from_before_an_update_still_starts_its_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "LINK", "tuner.hosts.ray.link")  # the module's name until it moved
+    child = children.Child(Settings(home=tmp_path), False, print)
+    try:
+        done = child.ray(["--version"], {})
+    finally:
+        child.end()
+    assert "ray, version" in done.stdout
 
 
 def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: list[FakeHead]) -> None:

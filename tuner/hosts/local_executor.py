@@ -11,8 +11,8 @@ from tuner.domain.experiment import Scaling
 from tuner.domain.segments import CheckpointInfo
 from tuner.errors import TunerError
 from tuner.hosts.executor import GroupOptions, Joining
-from tuner.hosts.scripts.prestart import cpus_here
 from tuner.trials.checkpoints import checkpoints
+from tuner.trials.groups.pools.cpus import cpus_here
 from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
 from tuner.trials.groups.segments.manager import GroupManager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tuner.domain.experiment import Spec
 from tuner.errors import SpecError
 from tuner.store import CodeRecord
+from tuner.trials.groups.pools.cpus import cpus_here
 
 _NAMES_RAY = re.compile(rb"\x8c.ray[.\x94]|\x8c\x03ray")
 """Matches the name of the module `ray`, or of a module below it, in a pickled function."""
@@ -54,7 +55,6 @@ def choose(spec: Spec, code: CodeRecord | None, ray_address: str | None) -> Choi
 
 def unfit(spec: Spec) -> str | None:
     """Return why the local executor cannot run these trials; None if it can."""
-    from tuner.hosts.scripts.prestart import cpus_here
     from tuner.trials.groups.pools import local_pool
 
     return local_pool.unfit(spec, cpus_here())
@@ -110,7 +110,7 @@ def start_ahead(given: Mapping[str, Any]) -> None:
     local_host = sys.modules.get("tuner.hosts.scripts.local_host")
     if local_host is None or not local_host.has(of_workers()):
         most = [given[name] for name in ("num_samples", "max_concurrent_trials") if isinstance(given[name], int)]
-        prestart.start(max(1, min(most, default=prestart.cpus_here())))
+        prestart.start(max(1, min(most, default=cpus_here())))
 
 
 def starts_ray(given: Mapping[str, Any]) -> bool:

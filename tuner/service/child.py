@@ -16,12 +16,12 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from tuner.errors import ClusterUnreachable, DriverSilent
+from tuner.hosts.on_ray.link import LOOK_S, packed
 from tuner.hosts.ray import tokens
 from tuner.hosts.ray.head import COMMAND_S, too_slow
-from tuner.hosts.ray.link import LOOK_S, packed
 from tuner.settings import Settings
 
-LINK = "tuner.hosts.ray.link"
+LINK = "tuner.hosts.on_ray.link"
 """The module that the child process runs."""
 
 SILENT_S = 150.0
@@ -38,7 +38,7 @@ MOST_LINES = 1000
 
 
 class Child:
-    """A child process that runs `tuner.hosts.ray.link`, in a session of its own, so that Ctrl-C does not reach it."""
+    """A child process that runs `tuner.hosts.on_ray.link`, in a session of its own, so that Ctrl-C does not reach it."""
 
     def __init__(self, settings: Settings, adopt: bool, hear: Any, reserve: bool = False) -> None:
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}

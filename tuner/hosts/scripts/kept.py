@@ -17,9 +17,9 @@ from typing import Any
 
 import ray
 
+from tuner.hosts.on_ray.start import start_host
 from tuner.hosts.ray.cluster import DEAD, connect, disconnect
 from tuner.hosts.ray.fork_server import ForkServer
-from tuner.hosts.ray.start import start_host
 from tuner.hosts.scripts import prestart
 from tuner.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings

@@ -19,8 +19,8 @@ from tuner.hosts.host import Host
 from tuner.hosts.local_executor import LocalExecutor
 from tuner.hosts.scripts import prestart
 from tuner.hosts.scripts.needs import of_database, of_workers
-from tuner.hosts.scripts.prestart import cpus_here
 from tuner.settings import Settings
+from tuner.trials.groups.pools.cpus import cpus_here
 from tuner.trials.groups.pools.local_ranks import RankServer
 
 T = TypeVar("T")

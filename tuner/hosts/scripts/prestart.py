@@ -6,44 +6,18 @@ This module imports few others, so that the processes start as early as possible
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.hosts.scripts.needs import OF_LIBRARIES, of_workers
+from tuner.trials.groups.pools.cpus import cpus_here
 from tuner.trials.groups.pools.local_ranks import RankServer
 
 # the server, the needs for which it was started, and the pid of its parent
 _early: tuple[RankServer, tuple[Any, ...], int] | None = None
 _lock = threading.Lock()
-
-
-def cpus_here() -> int:
-    """Return how many CPUs this process may use, given its affinity and the quota of its container."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # this function exists only on Linux
-        count = os.cpu_count() or 1
-    return max(1, min(count, _quota()))
-
-
-def _quota() -> int:
-    """Return the number of CPUs that this container's cgroup may use, rounded down; a large number if there is no limit."""
-    with contextlib.suppress(OSError, ValueError):  # version 2
-        quota, period = (CGROUP / "cpu.max").read_text(encoding="utf-8").split()
-        return max(1, int(quota) // int(period))
-    with contextlib.suppress(OSError, ValueError):  # version 1
-        quota_us = int((CGROUP / "cpu" / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
-        if quota_us > 0:
-            return max(1, quota_us // int((CGROUP / "cpu" / "cpu.cfs_period_us").read_text(encoding="utf-8")))
-    return sys.maxsize
-
-
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def start(count: int) -> None:

@@ -12,10 +12,10 @@ import ray
 from tests.services import SLOW, until
 from tuner.errors import NewerHost
 from tuner.experiment.specs.spec import parse_spec
-from tuner.hosts.ray import shared
+from tuner.hosts.on_ray import shared
+from tuner.hosts.on_ray.link import Link
+from tuner.hosts.on_ray.start import start_host
 from tuner.hosts.ray.cluster import connect
-from tuner.hosts.ray.link import Link
-from tuner.hosts.ray.start import start_host
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -9,9 +9,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.hosts.actor import HostActor
+from tuner.hosts.on_ray.shared import base_name, shared_name
 from tuner.hosts.ray.cluster import NAMESPACE
 from tuner.hosts.ray.head import sources
-from tuner.hosts.ray.shared import base_name, shared_name
 from tuner.settings import Settings
 
 
