@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.domain.segments import NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE
 from tuner.errors import CheckpointError
 from tuner.trials.runtime.errors import describe, not_saved
 from tuner.trials.training.script import ScriptFailed
@@ -117,6 +117,16 @@ def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None
 def test_a_checkpoint_that_finds_no_room_has_this_cause_too() -> None:
     full = caused(CheckpointError("not saved"), OSError(errno.ENOSPC, "No space left on device"))
     assert (not_saved(full).cause, not_saved(CheckpointError("torn")).cause) == ("disk_full", "checkpoint")
+
+
+def test_the_error_of_a_script_is_found_before_which_torch_has_written_the_rank() -> None:
+    """The note on an error of a save function took the place of its message, and hid that the disk was full."""
+    said = ["Traceback ...", f"OSError: [Errno 28] {NO_SPACE}", IN_SAVE]
+    found = describe(ScriptFailed("exit status 1", "\n".join(f"[rank0]: {line}" for line in said)), "")
+    assert (found.message, found.cause) == (f"exit status 1: [rank0]: {said[1]}", "disk_full")
+    said = [f"OSError: [Errno 28] {NO_SPACE}", *DURING.split("\n"), "RuntimeError: not saved"]
+    found = describe(ScriptFailed("exit status 1", "\n".join(f"[rank0]: {line}" for line in said)), "")
+    assert found.cause == "disk_full"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ _LED_TO_ANOTHER = re.compile(
 )
 """Matches an error about a full disk in a traceback that continues with another error, to which it led."""
 
+_RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""Matches what torch writes before each line of a traceback once the ranks of a script are connected."""
+
 _FRAME_OF_TORCH = "frame #"  # some versions of torch print its C++ stack after the message
 
 PROBABLY_FULL = "the file could not be written as a whole: its disk is probably full, or a quota is used up"
@@ -65,10 +68,11 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
 
     tuner's own traceback is left out, since it is of no use to anyone.
     """
-    lines = [line for line in error.said.split("\n") if not line.startswith((WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH))]
+    left_out = (WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH)
+    lines = [line for line in error.said.split("\n") if not _RANK.sub("", line).startswith(left_out)]
     last = lines[-1].strip() if lines else ""
     message = _explained(f"{error.what}: {last}" if last else error.what)
-    full = _FULL.search(last) or _LED_TO_ANOTHER.search(error.said)
+    full = _FULL.search(last) or _LED_TO_ANOTHER.search(_RANK.sub("", error.said))
     cause = "disk_full" if full else error.cause
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
 
