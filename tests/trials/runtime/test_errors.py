@@ -88,6 +88,8 @@ def met(error: Exception, before: Exception) -> Exception:
 TORCH = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
 DURING = "During handling of the above exception, another exception occurred:\nTraceback (most recent call last):"
 
+LOGGED = f"OSError: [Errno 28] {NO_SPACE}\n{DURING}\nRuntimeError: the cache cannot be written"
+
 
 @pytest.mark.parametrize(
     ("error", "cause"),
@@ -107,6 +109,8 @@ DURING = "During handling of the above exception, another exception occurred:\nT
         (ScriptFailed("exit status 1", "Traceback ...\nOSError: 200000 requested and 8176 written"), "disk_full"),
         (met(RuntimeError("not saved"), OSError(errno.ENOSPC, "No space left on device")), "disk_full"),
         (ScriptFailed("exit status 1", f"OSError: [Errno 28] {NO_SPACE}\n{DURING}\nRuntimeError: not"), "disk_full"),
+        (ScriptFailed("exit status 1", f"{LOGGED}\nTraceback (most recent call last):\nValueError: no"), "script"),
+        (ScriptFailed("exit status 1", f"{LOGGED}\n{DURING}\nValueError: no"), "disk_full"),
         (met(ValueError("no"), MemoryError("no space left")), "exception"),
     ],
 )
