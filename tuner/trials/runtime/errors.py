@@ -29,7 +29,7 @@ from tuner.trials.training.script import ScriptFailed
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # an escape code for colors in terminals; Ray's messages contain some
 _SYSTEM = f"{NO_SPACE}|Disk quota exceeded"
-_HALF_WRITTEN = r"inline_container\.cc.*unexpected pos \d+ vs \d+|\b\d+ requested and \d+ written\b"
+_HALF_WRITTEN = r"inline_container\.cc.{0,80}unexpected pos \d+ vs \d+|\b\d+ requested and \d+ written\b"
 _FULL = re.compile(f"{_SYSTEM}|{_HALF_WRITTEN}")
 """Matches the text of an error that says that a disk is full.
 
