@@ -206,6 +206,31 @@ def test_the_time_for_which_the_driver_was_stopped_is_no_hang(monkeypatch: pytes
     assert failure.cause == "hang", "before the stop, too"
 
 
+def test_a_rank_that_did_not_answer_before_a_stop_has_more_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = [0.0]
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped[0]))
+    monkeypatch.setattr(watch, "LOOK_S", 0.5)
+    asked = 0
+
+    async def run() -> Failure | None:
+        watching, rank = watch_over(1, Limits(hang_timeout_s=1.0)), answered(...)
+
+        async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+            nonlocal asked
+            asked += question == "progress"
+            if asked == 1:
+                asyncio.get_running_loop().call_later(0.1, stopped.__setitem__, 0, 30.0)
+            elif not rank.done():
+                rank.set_result(RankResult(kind="returned", reports=3))
+            return {0: TimeoutError()}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        return (await watching.until_ended([rank])).failure
+
+    assert asyncio.run(run()) is None
+    assert asked == 2
+
+
 def test_ranks_that_get_ready_have_more_time_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = [0.0]
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped[0]))
