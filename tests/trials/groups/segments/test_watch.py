@@ -142,6 +142,24 @@ def test_a_death_that_ray_learns_of_late_is_not_taken_for_a_lost_connection(
     assert answers == []
 
 
+def test_a_segment_that_has_to_end_does_not_wait_for_the_cause_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+        asked.append(question)
+        run.end("failed", "killed by a user")
+        return {0: TimeoutError()}
+
+    monkeypatch.setattr(SegmentRun, "ask", ask)
+
+    async def failure() -> Failure | None:
+        return (await watch_over(1).until_ended([answered(UNAVAILABLE)])).failure
+
+    found = asyncio.run(failure())
+    assert found is not None
+    assert (found.cause, asked) == ("actor_unavailable", ["progress"])
+
+
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)
 
 

@@ -199,10 +199,10 @@ class Watch:
         """Return the error that says how a rank's process died, if Ray learns of its death soon, else `error`.
 
         Ray waits for news of a death for only one second, which is too short on a busy machine. It then says that the process
-        cannot be reached, as if a connection had broken.
+        cannot be reached, as if a connection had broken. If the segment has to end now, do not wait for the news.
         """
         until = time.monotonic() + _CAUSE_S
-        while isinstance(error, unavailable_errors()) and time.monotonic() < until:
+        while isinstance(error, unavailable_errors()) and time.monotonic() < until and not self._run.ending.done():
             now = (await self._run.ask("progress", [rank])).get(rank)
             if isinstance(now, lost_errors()):
                 error = now
