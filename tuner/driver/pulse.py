@@ -15,7 +15,7 @@ STILL_S = 5.0
 class Pulse:
     """A thread that notes the time at short intervals.
 
-    It goes on while an event loop waits for a disk or a database in a blocking call. So such a wait is not taken for a stop.
+    It runs even while an event loop waits for a disk or a database in a blocking call, which is thus not taken for a stop.
     """
 
     def __init__(self) -> None:
