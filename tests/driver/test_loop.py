@@ -22,6 +22,7 @@ from tuner.domain.segments import Outcome, SegmentRef
 from tuner.domain.states import ExperimentState
 from tuner.domain.trial import Population
 from tuner.driver import loop as module
+from tuner.driver import pulse
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core.state.usage import Usage
 from tuner.driver.loop import ExperimentLoop, runs_user_code
@@ -458,6 +459,7 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     memory, ahead = Memory(), 0.0
     clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=lambda: time.monotonic() + ahead)
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(pulse, "time", clock)
     monkeypatch.setattr(module, "cpu_s", lambda: ahead if busy else ahead / 1000)
     reported, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -489,6 +491,30 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     kinds = [entry.KIND for batch in memory.batches for _, entry in batch.log]
     assert kinds.count("clock_jumped") == (0 if busy else 1)
     assert spent(memory) == busy
+
+
+async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commits of a study block its loop. If one waited for its database, the training meanwhile did not count."""
+    memory, ahead = Memory(), 0.0
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(time=lambda: time.time() + ahead, monotonic=lambda: time.monotonic() + ahead)
+    )
+    monkeypatch.setattr(module, "cpu_s", lambda: 0.0)
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        nonlocal ahead
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=time.time(), **about))
+        ahead = 60.0  # only the loop's clocks move: the thread of the pulse goes on meanwhile
+        event = e.Reported(time=time.time() + ahead, report_no=1, iteration=1, metrics={"loss": 1.0}, **about)
+        await memory.loop.report([event])
+        return Outcome(kind="returned")
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    assert await asyncio.wait_for(loop.run(1, None), 10) is ExperimentState.COMPLETED
+    assert not any(isinstance(entry, e.ClockJumped) for batch in memory.batches for _, entry in batch.log)
+    assert loop.core.trials[0].running_s >= 60
 
 
 async def test_a_stop_function_sees_no_jump_of_the_clock_as_training(monkeypatch: pytest.MonkeyPatch) -> None:

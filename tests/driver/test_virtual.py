@@ -306,6 +306,26 @@ def test_a_failed_trial_is_retried_from_its_checkpoint() -> None:
     assert [(t.failures, t.reports, t.iteration) for t in result.trials] == [(1, 5, 5)]
 
 
+@pytest.mark.parametrize(("step_s", "budget_s"), [(0.1, 1.7000000000000004), (0.3, 0.3), (0.3, 1.5), (1.0, 5.0)])
+def test_a_search_whose_trial_ends_just_when_the_time_budget_is_used_up_ends(step_s: float, budget_s: float) -> None:
+    """With a startup time, the sum of the times was above the budget by a rounding error. The search then stayed "running"."""
+
+    def one_step(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+        yield tuner.Step({"loss": config["x"]}, step_s)
+
+    result = tuner.simulate(
+        one_step,
+        {"x": tuner.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        num_samples=30,
+        max_concurrent_trials=1,
+        time_budget_s=budget_s,
+        startup_s=0.1,
+    )
+    assert result.state == "completed"
+
+
 def test_the_time_budget_ends_everything() -> None:
     result = search(scheduler="fifo", num_samples=None, time_budget_s=100)
     assert result.state is ExperimentState.COMPLETED

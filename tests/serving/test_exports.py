@@ -238,9 +238,15 @@ class OfMany(torch.nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("make", "example"), [(OfDict, ({"x": INPUTS, "more": [INPUTS]},)), (OfMany, (INPUTS, INPUTS, INPUTS))]
+    ("make", "example", "names"),
+    [
+        (OfDict, ({"x": INPUTS, "more": [INPUTS]},), {"0['x']", "0['more'][0]"}),
+        (OfMany, (INPUTS, INPUTS, INPUTS), {"0", "1", "2"}),
+    ],
 )
-def test_arguments_may_be_dicts_lists_and_any_number_of_tensors(make: Any, example: Any, tmp_path: Path) -> None:
+def test_arguments_may_be_dicts_lists_and_any_number_of_tensors(
+    make: Any, example: Any, names: set[str], tmp_path: Path
+) -> None:
     """torch.export refused them with words about `dynamic_shapes`, which nobody had passed."""
     model = make(2, 1)
     source = a_checkpoint(tmp_path / "checkpoint", model)
@@ -248,6 +254,9 @@ def test_arguments_may_be_dicts_lists_and_any_number_of_tensors(make: Any, examp
     tree_map = torch.utils._pytree.tree_map
     more = tree_map(lambda tensor: torch.cat([tensor, tensor, tensor]), example)  # another batch size
     torch.testing.assert_close(torch.export.load(folder / "model.pt2").module()(*more), model(*more))
+    inputs = json.loads((folder / "config.json").read_text())["inputs"]
+    assert {given.pop("name") for given in inputs} == names
+    assert inputs == [{"shape": [2, 2], "dtype": "float32"}] * len(names)
     single = tree_map(lambda tensor: tensor[:1], example)
     with pytest.raises(SpecError, match="pass at least two rows"):
         tuner.export(source, tmp_path / "n", model=make(2, 1), formats=["torch_export"], example_input=single)

@@ -27,6 +27,7 @@ from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.gathering import Gathering
 from tuner.driver.ports import Groups, Journal
+from tuner.driver.pulse import STILL_S, Pulse
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
@@ -62,9 +63,6 @@ BUDGET_S = 0.25
 
 JUMP_S = 1.0
 """A change of the clock by at least this many seconds at once counts as a jump."""
-
-STOPPED_S = 5.0
-"""The process was stopped if it did not compare the clocks for this many seconds, and used hardly any CPU meanwhile."""
 
 BUSY = 0.02
 """The CPU time of a process that was not stopped is at least this part of the time that has passed."""
@@ -105,7 +103,8 @@ class ExperimentLoop:
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
         self._cpu_s = cpu_s()  # the CPU time of this process at the newest comparison
-        self._stopped_s = 0.0  # for how many seconds this process was stopped
+        self._pulse = Pulse()
+        self._still_s = 0.0  # for how many seconds this process was stopped
         self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
         self._put_back = False  # whether the clock has jumped back
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
@@ -158,9 +157,10 @@ class ExperimentLoop:
         used, self._cpu_s = self._cpu_s, cpu_s()
         self._clocks = (now, steady)
         passed = steady - before
-        stopped = passed - BUDGET_S if passed >= STOPPED_S and self._cpu_s - used < BUSY * passed else 0.0
-        self._stopped_s += stopped
-        jump = (now - start) - passed + stopped
+        idle = passed >= STILL_S and self._cpu_s - used < BUSY * passed
+        still = min(self._pulse.still_s(before), passed - BUDGET_S) if idle else 0.0
+        self._still_s += still
+        jump = (now - start) - passed + still
         if abs(jump) < JUMP_S:
             return
         log.warning("the clock has jumped by %.1f s, or the machine or this process was suspended", jump)
@@ -256,6 +256,7 @@ class ExperimentLoop:
         started = e.DriverStarted(
             time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers, uploaded=tuple(uploaded)
         )
+        self._pulse.start()
         self._open_inbox(started, commands or {})
         self._track(self._watch_clocks())
         self._track(self._watch_budget())
@@ -441,6 +442,7 @@ class ExperimentLoop:
     async def _wind_up(self) -> None:
         if self._stopped is None:
             self._stopped = RuntimeError("the experiment has ended")
+        self._pulse.end()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -551,7 +553,7 @@ class ExperimentLoop:
 
     async def _watch_budget(self) -> None:
         """Queue BudgetSpent when the time budget is used up, and again whenever a raised budget is used up."""
-        spent, last = self.core.experiment.running_s, time.monotonic() - self._stopped_s
+        spent, last = self.core.experiment.running_s, time.monotonic() - self._still_s
         while True:
             budget = self.core.spec.limits.time_budget_s
             if budget is not None and spent >= budget and not self.core.ended:
@@ -562,7 +564,7 @@ class ExperimentLoop:
                 async with asyncio.timeout(None if left is None else min(left, BUDGET_S)):
                     await self._amended.wait()
             self._compare_clocks()
-            now = time.monotonic() - self._stopped_s
+            now = time.monotonic() - self._still_s
             if left is None:
                 spent = self.core.experiment.running_s
             elif self.core.experiment.counts_time:

@@ -249,9 +249,15 @@ def _explained(by: str, what: Any, act: Callable[[], Any]) -> Any:
 
 
 def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    named = [*((str(index), value) for index, value in enumerate(args)), *kwargs.items()]
+    """Return the name, shape and type of each tensor in the example input. A tensor in a dict has a name such as "0['x']"."""
+    tree = torch.utils._pytree
     return [
-        {"name": name, "shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
-        for name, value in named
+        {
+            "name": f"{name}{tree.keystr(path)}",
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+        }
+        for name, argument in [*enumerate(args), *kwargs.items()]
+        for path, value in tree.tree_flatten_with_path(argument)[0]
         if isinstance(value, torch.Tensor)
     ]

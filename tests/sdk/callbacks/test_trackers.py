@@ -53,7 +53,7 @@ def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
     from mlflow.tracking import MlflowClient
 
     def train(config: dict[str, Any], checkpoint: Any) -> Any:
-        yield tuner.Step({"loss": 1.0, "recall@5": 0.5, "top-1: acc/café (%)": 0.25})
+        yield tuner.Step({"loss": 1.0, "recall@5": 0.5, "top-1: acc/café (%)": 0.25, "/a//b/": 0.5, "./..": 0.5})
 
     space = {"drop[0]": tuner.uniform(0, 1), "lr": 0.1}
     found = tuner.simulate(
@@ -68,7 +68,8 @@ def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
     experiment = client.get_experiment_by_name("odd")
     assert experiment is not None
     [run] = client.search_runs([experiment.experiment_id])
-    assert run.data.metrics == {"loss": 1.0, "recall_5": 0.5, "top-1: acc/café ___": 0.25}
+    named = {"recall_5": 0.5, "top-1: acc/café ___": 0.25, "_/a/_/b/_": 0.5, "_/_": 0.5}
+    assert run.data.metrics == {"loss": 1.0, **named}
     [trial] = tuner.Result.load(sqlite_store, search).trials
     assert run.data.params == {"drop_0_": str(trial.config["drop[0]"])}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.domain.segments import NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE
 from tuner.errors import CheckpointError
 from tuner.trials.runtime.errors import describe, not_saved
 from tuner.trials.training.script import ScriptFailed
@@ -88,6 +88,8 @@ def met(error: Exception, before: Exception) -> Exception:
 TORCH = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
 DURING = "During handling of the above exception, another exception occurred:\nTraceback (most recent call last):"
 
+LOGGED = f"OSError: [Errno 28] {NO_SPACE}\n{DURING}\nRuntimeError: the cache cannot be written"
+
 
 @pytest.mark.parametrize(
     ("error", "cause"),
@@ -107,6 +109,8 @@ DURING = "During handling of the above exception, another exception occurred:\nT
         (ScriptFailed("exit status 1", "Traceback ...\nOSError: 200000 requested and 8176 written"), "disk_full"),
         (met(RuntimeError("not saved"), OSError(errno.ENOSPC, "No space left on device")), "disk_full"),
         (ScriptFailed("exit status 1", f"OSError: [Errno 28] {NO_SPACE}\n{DURING}\nRuntimeError: not"), "disk_full"),
+        (ScriptFailed("exit status 1", f"{LOGGED}\nTraceback (most recent call last):\nValueError: no"), "script"),
+        (ScriptFailed("exit status 1", f"{LOGGED}\n{DURING}\nValueError: no"), "disk_full"),
         (met(ValueError("no"), MemoryError("no space left")), "exception"),
     ],
 )
@@ -117,6 +121,16 @@ def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None
 def test_a_checkpoint_that_finds_no_room_has_this_cause_too() -> None:
     full = caused(CheckpointError("not saved"), OSError(errno.ENOSPC, "No space left on device"))
     assert (not_saved(full).cause, not_saved(CheckpointError("torn")).cause) == ("disk_full", "checkpoint")
+
+
+def test_the_error_of_a_script_is_found_before_which_torch_has_written_the_rank() -> None:
+    """The note on an error of a save function took the place of its message, and hid that the disk was full."""
+    said = ["Traceback ...", f"OSError: [Errno 28] {NO_SPACE}", IN_SAVE]
+    found = describe(ScriptFailed("exit status 1", "\n".join(f"[rank0]: {line}" for line in said)), "")
+    assert (found.message, found.cause) == (f"exit status 1: [rank0]: {said[1]}", "disk_full")
+    said = [f"OSError: [Errno 28] {NO_SPACE}", *DURING.split("\n"), "RuntimeError: not saved"]
+    found = describe(ScriptFailed("exit status 1", "\n".join(f"[rank0]: {line}" for line in said)), "")
+    assert found.cause == "disk_full"
 
 
 @pytest.mark.parametrize(

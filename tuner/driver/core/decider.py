@@ -387,7 +387,10 @@ class Decider:
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
         while self._has_free_slot():
+            used_up = limits.used_up(experiment)  # as after a `continue` without a higher limit
             if experiment.queue:
+                if used_up:
+                    return
                 yield from self._start_enqueued(experiment.queue[0])
                 continue
             if repeats.time_is_for_repeats(experiment):
@@ -407,7 +410,7 @@ class Decider:
             except Exception as error:
                 yield from self._give_up(error)
                 return
-            if choice is not None and limits.used_up(experiment):  # as after a `continue` without a higher limit
+            if choice is not None and used_up:
                 return
             if isinstance(choice, d.Start):
                 if self._asked is not None:

@@ -83,8 +83,12 @@ class MLflowLoggerCallback(Callback):
 
 
 def _allowed(name: str) -> str:
-    """Replace the characters that MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report."""
-    return re.sub(r"[^\w./: -]", "_", name)
+    """Replace what MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report.
+
+    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``.
+    """
+    parts = re.sub(r"[^\w./: -]", "_", name).split("/")
+    return "/".join("_" if part in ("", ".", "..") else part for part in parts)
 
 
 class WandbLoggerCallback(Callback):

@@ -29,16 +29,18 @@ from tuner.trials.training.script import ScriptFailed
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # an escape code for colors in terminals; Ray's messages contain some
 _SYSTEM = f"{NO_SPACE}|Disk quota exceeded"
-_HALF_WRITTEN = r"inline_container\.cc.*unexpected pos \d+ vs \d+|\b\d+ requested and \d+ written\b"
+_HALF_WRITTEN = r"inline_container\.cc.{0,80}unexpected pos \d+ vs \d+|\b\d+ requested and \d+ written\b"
 _FULL = re.compile(f"{_SYSTEM}|{_HALF_WRITTEN}")
 """Matches the text of an error that says that a disk is full.
 
 `torch.save` and numpy's `tofile` say only that less was written than they had asked for, without the reason.
 """
-_LED_TO_ANOTHER = re.compile(
-    rf"(?:{_SYSTEM}).*\n+(?:During handling of the above exception|The above exception was the direct)"
-)
+_LED_TO = "^(?:During handling of the above exception|The above exception was the direct)"
+_LED_TO_ANOTHER = re.compile(rf"(?:{_SYSTEM}).*\n+{_LED_TO}", re.MULTILINE)
 """Matches an error about a full disk in a traceback that continues with another error, to which it led."""
+
+_RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""Matches what torch writes before each line of a traceback once the ranks of a script are connected."""
 
 _FRAME_OF_TORCH = "frame #"  # some versions of torch print its C++ stack after the message
 
@@ -65,12 +67,22 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
 
     tuner's own traceback is left out, since it is of no use to anyone.
     """
-    lines = [line for line in error.said.split("\n") if not line.startswith((WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH))]
+    left_out = (WHAT_TO_DO, IN_SAVE, _FRAME_OF_TORCH)
+    lines = [line for line in error.said.split("\n") if not _RANK.sub("", line).startswith(left_out)]
     last = lines[-1].strip() if lines else ""
     message = _explained(f"{error.what}: {last}" if last else error.what)
-    full = _FULL.search(last) or _LED_TO_ANOTHER.search(error.said)
-    cause = "disk_full" if full else error.cause
+    cause = "disk_full" if _FULL.search(last) or _led_to_end(_RANK.sub("", error.said)) else error.cause
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
+
+
+def _led_to_end(said: str) -> bool:
+    """Return whether an error about a full disk led to the one that ended a script, and not only to one that it has logged."""
+    for found in _LED_TO_ANOTHER.finditer(said):
+        rest = said[found.end() :]
+        led = len(re.findall(_LED_TO, rest, re.MULTILINE))
+        if len(re.findall(r"^Traceback \(", rest, re.MULTILINE)) <= led + 1:
+            return True
+    return False
 
 
 def _explained(message: str) -> str:

@@ -133,6 +133,8 @@ def test_three_scripts_that_end_alike_end_the_search() -> None:
         "train.py ended with exit status 2",
         "line 12 of /home/me/train.py",
     )
+    of_rank = "".join(f"[rank1]: {line}" for line in raised().traceback.splitlines(keepends=True))
+    assert place_of(of_script("KeyError: 'lr'", of_rank)) == place_of(of_script("KeyError: 'lr'", raised().traceback))
     assert place_of(of_script("torch.OutOfMemoryError: CUDA out of memory")) is None
 
 

@@ -78,8 +78,13 @@ def test_no_trial_starts_if_a_search_is_continued_although_its_time_or_gpu_hours
     assert launches(bench.command("continue")) == []
     spend()
     assert (bench.core.state, bench.states) == (ExperimentState.COMPLETED, ["stopped", "stopped"])
+    bench.feed(e.Enqueued(time=bench.tick(), points=({"params": {"x": 0.5}},)))
+    assert launches(bench.command("continue")) == []
+    spend()
+    assert (bench.core.state, bench.states) == (ExperimentState.COMPLETED, ["stopped", "stopped"])
     bench.feed(e.Amended(time=bench.tick(), changes={"limits": {limit: 10 * value}}))
     assert launches(bench.command("continue")) == [(2, 1), (3, 1)]
+    assert bench.core.trials[2].params == {"x": 0.5}
 
 
 def test_a_simulated_search_has_the_limit_too() -> None:

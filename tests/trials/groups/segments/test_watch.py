@@ -142,6 +142,24 @@ def test_a_death_that_ray_learns_of_late_is_not_taken_for_a_lost_connection(
     assert answers == []
 
 
+def test_a_segment_that_has_to_end_does_not_wait_for_the_cause_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+        asked.append(question)
+        run.end("failed", "killed by a user")
+        return {0: TimeoutError()}
+
+    monkeypatch.setattr(SegmentRun, "ask", ask)
+
+    async def failure() -> Failure | None:
+        return (await watch_over(1).until_ended([answered(UNAVAILABLE)])).failure
+
+    found = asyncio.run(failure())
+    assert found is not None
+    assert (found.cause, asked) == ("actor_unavailable", ["progress"])
+
+
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)
 
 
@@ -204,6 +222,31 @@ def test_the_time_for_which_the_driver_was_stopped_is_no_hang(monkeypatch: pytes
     failure = asyncio.run(run(32.5))
     assert failure is not None
     assert failure.cause == "hang", "before the stop, too"
+
+
+def test_a_rank_that_did_not_answer_before_a_stop_has_more_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = [0.0]
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped[0]))
+    monkeypatch.setattr(watch, "LOOK_S", 0.5)
+    asked = 0
+
+    async def run() -> Failure | None:
+        watching, rank = watch_over(1, Limits(hang_timeout_s=1.0)), answered(...)
+
+        async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+            nonlocal asked
+            asked += question == "progress"
+            if asked == 1:
+                asyncio.get_running_loop().call_later(0.1, stopped.__setitem__, 0, 30.0)
+            elif not rank.done():
+                rank.set_result(RankResult(kind="returned", reports=3))
+            return {0: TimeoutError()}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        return (await watching.until_ended([rank])).failure
+
+    assert asyncio.run(run()) is None
+    assert asked == 2
 
 
 def test_ranks_that_get_ready_have_more_time_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tuner.domain.trial import Population
 ALIKE = 3
 """The search ends if this many trials fail in the same way before any trial has reported."""
 
-_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FRAME = re.compile(r'^(?:\[rank\d+\]: )?  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)  # torch prints the rank
 _NUMBER = re.compile(r"\d[\d.e+-]*")
 _OWN = "/tuner/trials/"
 _LIBRARY = re.compile(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 GIVE_UP_AFTER = 10
 """The experiment fails once this many trials have failed and none has ever reported."""
 
+_ROUNDING = 1 + 1e-9
+"""Sums of times that are equal, apart from rounding errors, differ by less than this factor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -52,11 +55,15 @@ def reached(experiment: State) -> tuple[Limit, Finish] | None:
 
 
 def used_up(experiment: State) -> bool:
-    """Return whether the time budget or the GPU hours are used up, so that the driver's timer ends the search at once."""
+    """Return whether the time budget or the GPU hours are used up, so that the driver's timer ends the search at once.
+
+    In virtual time, the timer waits for the first event after the limit. So this must be False if the limit is just reached:
+    if no trial started then, there might be no further event.
+    """
     seconds, hours = experiment.spec.limits.time_budget_s, experiment.spec.limits.gpu_hours
-    if seconds is not None and experiment.running_s > seconds:
+    if seconds is not None and experiment.running_s > seconds * _ROUNDING:
         return True
-    return hours is not None and experiment.usage.gpu_hours(experiment.ran) > hours
+    return hours is not None and experiment.usage.gpu_hours(experiment.ran) > hours * _ROUNDING
 
 
 def spent(event: BudgetSpent | GpuHoursSpent) -> str:

@@ -58,11 +58,10 @@ class Watch:
         self._oom_kills = [worker.oom_kills for worker in group.workers]
         self._results: dict[int, RankResult] = {}
         self._communication: Failure | None = None  # an error most likely caused by another rank's exit
-        self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
-        self._stops: list[
-            tuple[float, float]
-        ] = []  # when each stop of this process ended, by the monotonic clock; its seconds
+        # When each stop of this process ended, by the monotonic clock, and its seconds:
+        self._stops: list[tuple[float, float]] = []
         # Points in time by `_now`, or None:
+        self._unresponsive_since: float | None = None  # since when no rank answers; None if any rank does
         self._cause_until: float | None = None  # when to stop waiting for the cause of the communication error
         self._leave_until: float | None = None  # once a rank has left: the time by which all ranks must have left
         self._save_until = 0.0  # once a rank has left: the time by which all ranks must have saved their checkpoints
@@ -200,10 +199,10 @@ class Watch:
         """Return the error that says how a rank's process died, if Ray learns of its death soon, else `error`.
 
         Ray waits for news of a death for only one second, which is too short on a busy machine. It then says that the process
-        cannot be reached, as if a connection had broken.
+        cannot be reached, as if a connection had broken. If the segment has to end now, do not wait for the news.
         """
         until = time.monotonic() + _CAUSE_S
-        while isinstance(error, unavailable_errors()) and time.monotonic() < until:
+        while isinstance(error, unavailable_errors()) and time.monotonic() < until and not self._run.ending.done():
             now = (await self._run.ask("progress", [rank])).get(rank)
             if isinstance(now, lost_errors()):
                 error = now
@@ -279,14 +278,14 @@ class Watch:
 
         That rank is one that does not answer or, if all answer, the one with the fewest reports.
         """
-        asked_at = time.monotonic()
+        asked_at = self._now()
         answers = await self._run.ask("progress", ranks)
         known = {rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)}
         unresponsive = [rank for rank in ranks if rank not in known]
         if unresponsive and len(unresponsive) == len(ranks):
             since = self._unresponsive_since = self._unresponsive_since or asked_at
-            now = time.monotonic()
-            return unresponsive[0], now - self._run.reported_at if now - since >= _UNRESPONSIVE_S else 0.0
+            silent_s = self._now() - since
+            return unresponsive[0], time.monotonic() - self._run.reported_at if silent_s >= _UNRESPONSIVE_S else 0.0
         self._unresponsive_since = None
         limit = self._run.saving_s
         excused = [
