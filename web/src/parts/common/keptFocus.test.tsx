@@ -74,3 +74,12 @@ it("a button that opens another page gives the focus to nothing there", async ()
   expect(await become({ page: "another" })).toBe(document.body);
   await vi.waitFor(() => expect(screen.queryByText("Create")).toBeNull());
 });
+
+it("Enter that is held down presses no button that has got the focus meanwhile", () => {
+  render(<Page />);
+  const [top, create] = [screen.getByText("Top"), screen.getByText("Create")];
+  const held = (target: HTMLElement) => fireEvent.keyDown(target, { key: "Enter", repeat: true });
+  fireEvent.keyDown(top, { key: "Enter" });
+  expect([held(top), held(create)]).toEqual([true, false]);
+  expect(fireEvent.keyDown(create, { key: "Enter" })).toBe(true);
+});

@@ -77,3 +77,13 @@ function keep({ target, detail }: MouseEvent): void {
 
 // Capture the event, since React has not drawn anything yet when it gets here.
 document.addEventListener("click", keep, true);
+
+let pressed: EventTarget | null = null;
+
+/** Let Enter, held down, not press a button that has got the focus meanwhile, such as the second of the two that revoke a token. */
+function pressOnce(event: KeyboardEvent): void {
+  if (!event.repeat) pressed = event.target;
+  else if (event.key === "Enter" && event.target !== pressed) event.preventDefault();
+}
+
+document.addEventListener("keydown", pressOnce, true);
