@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from tests.api.conftest import serving
 from tuner.api.server import Server
+from tuner.store import Store
 
 SERVICE = """
 import socket, sys
@@ -92,7 +93,10 @@ def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_5
         service.kill()
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"the service was stopped before the request was answered" in answer
+    assert b"x-request-id: " in answer.lower()
     assert "Traceback" not in err
+    with Store.open(sqlite_url) as store:
+        assert [entry.status for _, entry in store.access.trail()] == [503]
 
 
 def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI) -> None:

@@ -652,8 +652,12 @@ def test_the_focus_stays_near_a_button_that_is_disabled_or_gone_once_it_was_pres
     expect(page.get_by_role("cell", name="day shift", exact=True)).to_be_visible()
     expect(page.get_by_label("Name")).to_be_focused()
     page.get_by_role("button", name="Revoke day shift").focus()
-    page.keyboard.press("Enter")
+    page.keyboard.down("Enter")
     expect(page.get_by_role("button", name="Revoke day shift permanently")).to_be_focused()
+    page.evaluate("window.clicks = 0; document.addEventListener('click', () => window.clicks++)")
+    page.keyboard.down("Enter")  # it repeats, since it is held down
+    page.keyboard.up("Enter")
+    assert page.evaluate("window.clicks") == 0
     page.keyboard.press("Enter")
     tokens = page.get_by_role("region", name="Tokens")
     expect(tokens.get_by_role("cell", name=re.compile("^revoked"))).to_be_visible()
@@ -705,6 +709,13 @@ def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Ser
         return found
 
     assert back(150) == []
+
+    # The bar and the head are in sight anyway, so nothing is moved for their controls.
+    for part, box in (("[aria-label=Main] a", "html"), ("[aria-label=Trials] thead button", "[aria-label=Trials]")):
+        moved = """([part, box]) => { const it = document.querySelector(box); it.scrollTo({top: 150, behavior: 'instant'});
+          const before = it.scrollTop; for (const control of document.querySelectorAll(part)) control.focus();
+          return [before > 0, it.scrollTop - before]; }"""
+        assert page.evaluate(moved, [part, box]) == [True, 0]
     page.get_by_role("button", name="More actions").click()
     page.get_by_role("menuitem", name="Edit").click()
     expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)

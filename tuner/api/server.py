@@ -17,9 +17,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from tuner.api.problems import problem_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEAD_S = 30.0
 """The time that a client may take to send the head of a request, in seconds."""
@@ -50,7 +48,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, log_level: str = "info", grace_s: int = 5) -> None:
         # uvicorn must not log requests or read the headers of proxies, because the app does both.
         config = uvicorn.Config(
-            _Interruptible(app),
+            _with_quiet_cancellations(app),
             log_level=log_level,
             log_config=None,
             access_log=False,
@@ -100,32 +98,17 @@ class Server(uvicorn.Server):
                 connection.transport.close()
 
 
-class _Interruptible:
-    """ASGI middleware that answers a request with 503 if uvicorn cancels it, because it takes too long while the service ends.
+def _with_quiet_cancellations(app: ASGIApp) -> ASGIApp:
+    """Return the app without the exceptions of requests that uvicorn cancels, since uvicorn would log their tracebacks."""
 
-    uvicorn itself would answer with 500, and log the cancellation with a traceback.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        answers = False
-
-        async def send_on(message: Message) -> None:
-            nonlocal answers
-            answers = True
-            await send(message)
-
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, send_on)
+            await app(scope, receive, send)
         except asyncio.CancelledError:
-            if not answers:
-                detail = "the service was stopped before the request was answered; it may have been carried out"
-                await problem_response(503, detail, headers={"Connection": "close"})(scope, receive, send)
+            if scope["type"] != "http":
+                raise
+
+    return call
 
 
 def _as_tcp(listening: socket.socket) -> socket.socket:

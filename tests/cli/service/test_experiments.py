@@ -156,6 +156,24 @@ def test_a_dash_exports_to_standard_output(
     assert str(refused.exception).startswith("format: standard output has no ending: pass --format")
 
 
+def test_an_export_writes_an_earlier_file_in_place(search: Search, tmp_path: Path) -> None:
+    """It put another file in its place: without its owner and links, and not at all for a mounted file or a very long name."""
+    table, link, symlink = tmp_path / f"{'a' * 251}.csv", tmp_path / "link.csv", tmp_path / "symlink.csv"
+    table.write_text("yesterday" * 10_000)
+    table.chmod(0o640)
+    link.hardlink_to(table)
+    symlink.symlink_to(table)
+    before = table.stat()
+    output("export", "halved", str(symlink))
+    after = table.stat()
+    assert [(one.st_ino, one.st_mode, one.st_nlink) for one in (before, after)] == [
+        (before.st_ino, before.st_mode, 2)
+    ] * 2
+    assert link.read_text().startswith("trial,")
+    assert "yesterday" not in link.read_text()
+    assert symlink.is_symlink()
+
+
 def test_a_dash_submits_standard_input(server: str, monkeypatch: pytest.MonkeyPatch, sqlite_store: Store) -> None:
     monkeypatch.setenv("TUNER_ADDRESS", server)
     done = CliRunner().invoke(commands.app, ["submit", "-"], input=yaml.safe_dump(SPEC))

@@ -232,3 +232,13 @@ def test_the_placement_groups_that_a_dead_host_has_left_are_removed_together(mon
     )
     assert cluster.remove_orphans() == 3
     assert [what for what, _ in done] == ["looked at"] * 6 + ["looked at", "removed"] * 3
+
+
+def test_another_version_of_tuner_is_no_reason_if_only_the_cause_of_the_error_would_be() -> None:
+    chain = (
+        "ray::HostActor.__init__()\nAttributeError: 'NoneType' object has no attribute 'x'\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "tuner.errors.StoreError: the database does not answer"
+    )
+    assert "another version" not in cluster.not_started(RuntimeError(chain))
+    assert "another version" in cluster.not_started(RuntimeError(chain.replace("tuner.errors.StoreError", "TypeError")))

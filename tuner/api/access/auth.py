@@ -335,8 +335,8 @@ class Authenticate:
             state["identity"], state["is_allowed"], state["entry"] = identity, True, entry
             state["still_allowed"] = functools.partial(self._still_allowed, identity, credential)
             await self._app(scope, receive, noting)
-        except BaseException:
-            note(500)  # has no effect if the response has begun
+        except BaseException as error:
+            note(503 if isinstance(error, asyncio.CancelledError) else 500)  # has no effect if the response has begun
             raise
         finally:
             if noted is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import re
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tuner.api.headers import header
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.paths import keep_slashes, path_of
-from tuner.api.problems import unexpected
+from tuner.api.problems import problem_response, unexpected
 from tuner.store import watched_commits
 from tuner.telemetry import log_format, tracing
 
@@ -48,7 +49,7 @@ class Observe:
     """The outermost ASGI middleware: gives each request an id, and logs and counts the response.
 
     It also adds the service's path prefix to the header Location of responses, and answers a request that has failed with an
-    unexpected error, so that this response has the request's id too.
+    unexpected error or was cancelled, so that this response has the request's id too.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[Route], root_path: str = "") -> None:
@@ -92,6 +93,11 @@ class Observe:
                     raise
                 tracing.record_error(span, error)
                 await unexpected(scope, error)(scope, receive, noting)
+            except asyncio.CancelledError:  # the service ends, and this request takes too long
+                if not is_answered:
+                    detail = "the service was stopped before the request was answered; it may have been carried out"
+                    await problem_response(503, detail, headers={"Connection": "close"})(scope, receive, noting)
+                raise
             finally:
                 if span is not None:
                     span.set_attribute("http.response.status_code", status)

@@ -6,12 +6,12 @@ service, by default the one on this machine.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-import os
 import re
-import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -362,25 +362,22 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
         sys.stdout.buffer.flush()
         return
     try:
-        _replace(file, buffer.getvalue())
+        _write(file, buffer.getvalue())
     except OSError as error:
         raise SpecError(f"cannot write {file}: {error.strerror or error}", "/file") from error
 
 
-def _replace(file: Path, content: bytes) -> None:
-    """Write a file. If that fails, as on a full disk, an earlier file with this name stays as it was."""
-    target = file.resolve()
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    if (file.exists() and not file.is_file()) or not os.access(target.parent, os.W_OK):
-        file.write_bytes(content)  # such as a pipe
-        return
-    try:
-        aside.write_bytes(content)
-        if target.exists():
-            shutil.copymode(target, aside)
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+def _write(file: Path, content: bytes) -> None:
+    """Write a file in place, so that its owner, its mode and its links stay. On a full disk, an earlier file stays as it was."""
+    if file.is_file():
+        try:
+            with tempfile.TemporaryFile(dir=file.resolve().parent) as room:
+                room.write(content)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # If the user may write the file, but nothing beside it, its room is not known.
+    file.write_bytes(content)
 
 
 def _has_one_type(column: pd.Series[Any]) -> bool:

@@ -87,8 +87,11 @@ def disconnect() -> None:
     tokens.end_private()
 
 
-_OTHER_CODE = re.compile(r"^(?:AttributeError|ImportError|ModuleNotFoundError|TypeError): ", re.MULTILINE)
-"""Matches the end of a traceback of a driver host that was called as only another version of tuner can be."""
+_RAISED = re.compile(r"^([a-zA-Z_][\w.]*): ", re.MULTILINE)
+"""Matches the type of each error in a traceback. The last one has ended the process; the others are its causes."""
+
+_OTHER_CODE = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")
+"""The errors of a driver host that was called as only another version of tuner can be."""
 
 
 def _check_listens(address: str) -> None:
@@ -117,7 +120,8 @@ def nearly_full() -> str:
 
 def not_started(error: Exception) -> str:
     """Return why a driver host could not be started on Ray, and what to do if that Ray has loaded other code."""
-    if _OTHER_CODE.search(str(error)) is None:
+    raised = _RAISED.findall(str(error))
+    if not raised or raised[-1] not in _OTHER_CODE:
         return f"the driver host could not be started on Ray{nearly_full()}: {error}"
     return (
         "the driver host could not be started, most likely because the processes of this Ray have another version of tuner than "

@@ -1,5 +1,6 @@
-import { act, render, screen } from "@testing-library/react";
+import { fireEvent, render, screen } from "@testing-library/react";
 import { expect, it, vi } from "vitest";
+import { nextFrame } from "../../test/frames";
 import { FocusBack } from "./FocusBack";
 
 interface PageProps {
@@ -24,10 +25,11 @@ function Page({ asked, paused }: PageProps) {
   );
 }
 
-it.each([
-  ["goes to the button beside the one that is gone", false],
-  ["stays in a drawer or another dialog in which the user types by then", true],
-])("the focus %s", async (_, typing) => {
+it.each<[string, "nothing" | "types" | "clicks"]>([
+  ["goes to the button beside the one that is gone", "nothing"],
+  ["stays in a drawer or another dialog in which the user types by then", "types"],
+  ["stays away if the user has left it with the mouse by then", "clicks"],
+])("the focus %s", async (_, user) => {
   const { rerender } = render(<Page />);
   const pause = screen.getByText("Pause");
   pause.focus();
@@ -35,8 +37,17 @@ it.each([
   pause.blur();
   rerender(<Page />);
   await vi.waitFor(() => expect(document.activeElement).toBe(pause));
-  if (typing) screen.getByLabelText("Search").focus();
+  if (user === "types") screen.getByLabelText("Search").focus();
+  if (user === "clicks") {
+    fireEvent.pointerDown(document.body);
+    pause.blur();
+  }
   rerender(<Page paused />);
-  await act(() => Promise.resolve()); // the page notices that the button is gone
-  expect(document.activeElement).toBe(typing ? screen.getByLabelText("Search") : screen.getByText("Resume"));
+  await nextFrame(); // the page notices that the button is gone
+  const expected = {
+    nothing: screen.getByText("Resume"),
+    types: screen.getByLabelText("Search"),
+    clicks: document.body,
+  };
+  expect(document.activeElement).toBe(expected[user]);
 });

@@ -1,5 +1,5 @@
 import { useEffect, useState } from "react";
-import { CARRIED_OUT_MS, elementsAround, focusNear, isNowhere } from "./keptFocus";
+import { elementsAround, focusNear, isNowhere, whileLost } from "./keptFocus";
 
 /** The element that got the focus last. A menu's item is gone once its dialog is open, so the menu's button stands for it. */
 let last: HTMLElement | null = null;
@@ -36,12 +36,8 @@ export function FocusBack() {
         if (opener?.isConnected) opener.focus({ preventScroll: true });
         if (isLost()) return beside();
         // The service carries an action out a moment later, and only then is the button gone.
-        const watcher = new MutationObserver(() => {
-          if (!opener?.isConnected && isNowhere()) beside();
-        });
         const outside = around?.closest("main") ?? around;
-        if (outside) watcher.observe(outside, { childList: true, subtree: true });
-        setTimeout(() => watcher.disconnect(), CARRIED_OUT_MS);
+        if (opener && outside) whileLost(opener, outside, () => !opener?.isConnected && beside());
       });
     },
     [opener, around, parts],

@@ -1,5 +1,6 @@
-import { act, fireEvent, render, screen } from "@testing-library/react";
+import { fireEvent, render, screen } from "@testing-library/react";
 import { expect, it, vi } from "vitest";
+import { nextFrame } from "../../test/frames";
 import "./keptFocus";
 
 interface PageProps {
@@ -34,7 +35,7 @@ function pressed() {
   return async (props: PageProps) => {
     button.blur();
     rerender(<Page {...props} />);
-    await act(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done))));
+    await nextFrame();
     return document.activeElement;
   };
 }
@@ -59,8 +60,26 @@ it("the focus stays in a field to which the user went meanwhile", async () => {
   expect(await become({ button: "ready" })).toBe(document.body);
 });
 
+it.each([
+  ["the mouse", () => fireEvent.pointerDown(document.body)],
+  ["Tab, out of the page", () => fireEvent.keyDown(document.body, { key: "Tab" })],
+])("the focus stays away once the user has left the button with %s", async (_, leave) => {
+  const become = pressed();
+  leave();
+  expect(await become({ button: "gone" })).toBe(document.body);
+});
+
 it("a button that opens another page gives the focus to nothing there", async () => {
   const become = pressed();
   expect(await become({ page: "another" })).toBe(document.body);
   await vi.waitFor(() => expect(screen.queryByText("Create")).toBeNull());
+});
+
+it("Enter that is held down presses no button that has got the focus meanwhile", () => {
+  render(<Page />);
+  const [top, create] = [screen.getByText("Top"), screen.getByText("Create")];
+  const held = (target: HTMLElement) => fireEvent.keyDown(target, { key: "Enter", repeat: true });
+  fireEvent.keyDown(top, { key: "Enter" });
+  expect([held(top), held(create)]).toEqual([true, false]);
+  expect(fireEvent.keyDown(create, { key: "Enter" })).toBe(true);
 });

@@ -1,5 +1,5 @@
 /** The time within which a service usually carries an action out. */
-export const CARRIED_OUT_MS = 10_000;
+const CARRIED_OUT_MS = 10_000;
 const CONTROLS = ":is(button, input, select, textarea):not([disabled]), a[href]";
 
 /** Return true if no element has the focus. */
@@ -26,6 +26,35 @@ export function elementsAround(element: Element, end: string): Element[] {
   return around;
 }
 
+/**
+ * Call `restore` after each change of `part` while no element has the focus that `button` had, until the service has usually carried
+ * an action out. End sooner once the user goes elsewhere, with the mouse, a finger or Tab. Return a function that ends it.
+ */
+export function whileLost(button: Element, part: Element, restore: () => void): () => void {
+  let ended = false;
+  const look = () => {
+    if (!ended && isNowhere()) restore();
+  };
+  // A browser takes the focus from a disabled button only in the next frame.
+  const watcher = new MutationObserver(() => requestAnimationFrame(() => setTimeout(look)));
+  const onFocus = ({ target }: FocusEvent) => target !== button && end();
+  const onKey = ({ key }: KeyboardEvent) => key === "Tab" && end();
+  const end = () => {
+    ended = true;
+    watcher.disconnect();
+    clearTimeout(timer);
+    document.removeEventListener("focusin", onFocus);
+    document.removeEventListener("keydown", onKey, true);
+    document.removeEventListener("pointerdown", end, true);
+  };
+  const timer = setTimeout(end, CARRIED_OUT_MS);
+  watcher.observe(part, { childList: true, subtree: true, attributeFilter: ["disabled", "data-loading"] });
+  document.addEventListener("focusin", onFocus);
+  document.addEventListener("keydown", onKey, true);
+  document.addEventListener("pointerdown", end, true);
+  return end;
+}
+
 let stop = () => {};
 
 /**
@@ -39,24 +68,22 @@ function keep({ target, detail }: MouseEvent): void {
   // A click of the mouse has a number above 0.
   if (!button || detail > 0 || button !== document.activeElement) return;
   const around = elementsAround(button, "main, body");
-  const restore = () => {
-    if (!isNowhere()) return;
+  stop = whileLost(button, document.body, () => {
     if (button.isConnected && !button.disabled) button.focus({ preventScroll: true });
     const waits = button.isConnected && button.hasAttribute("data-loading");
     if (isNowhere() && !waits) focusNear(around);
-  };
-  // A browser takes the focus from a disabled button only in the next frame.
-  const watcher = new MutationObserver(() => requestAnimationFrame(() => setTimeout(restore)));
-  const elsewhere = ({ target }: FocusEvent) => target !== button && stop();
-  const timer = setTimeout(() => stop(), CARRIED_OUT_MS);
-  stop = () => {
-    watcher.disconnect();
-    clearTimeout(timer);
-    document.removeEventListener("focusin", elsewhere);
-  };
-  watcher.observe(document.body, { childList: true, subtree: true, attributeFilter: ["disabled", "data-loading"] });
-  document.addEventListener("focusin", elsewhere);
+  });
 }
 
 // Capture the event, since React has not drawn anything yet when it gets here.
 document.addEventListener("click", keep, true);
+
+let pressed: EventTarget | null = null;
+
+/** Let Enter, held down, not press a button that has got the focus meanwhile, such as the second of the two that revoke a token. */
+function pressOnce(event: KeyboardEvent): void {
+  if (!event.repeat) pressed = event.target;
+  else if (event.key === "Enter" && event.target !== pressed) event.preventDefault();
+}
+
+document.addEventListener("keydown", pressOnce, true);

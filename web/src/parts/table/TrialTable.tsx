@@ -260,7 +260,8 @@ export function TrialTable(props: TrialTableProps) {
   const pinnedWidth = table.getLeftTotalSize();
   useLayoutEffect(() => {
     const head = scroll.current?.querySelector("thead");
-    if (head) scroll.current!.style.scrollPadding = `${head.offsetHeight}px 0 0 ${pinnedWidth}px`;
+    if (head) scroll.current!.style.setProperty("--head", `${head.offsetHeight}px`);
+    scroll.current?.style.setProperty("--pinned", `${pinnedWidth}px`);
   }, [phone, layout, pinnedWidth]);
 
   const [newest, choose] = useNewest(selected, onSelect);
