@@ -332,7 +332,7 @@ def test_without_checkpoints_little_is_trained_twice() -> None:
     def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
         yield from training(config, checkpoint, saves=False)
 
-    with pytest.warns(UserWarning, match="starts over and repeats .* saved no checkpoint"):
+    with pytest.warns(UserWarning, match="starts over and repeats .* reports had no checkpoint"):
         done = search("freeze_thaw", 0, 8, evaluate=evaluate)
     assert len(done.warnings) == 1
     seen: dict[int, int] = {}
