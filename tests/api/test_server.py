@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,17 +43,21 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_path: Path, presses: int) -> None:
-    service = subprocess.Popen(
-        [sys.executable, "-c", SERVICE, sqlite_url, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@contextlib.contextmanager
+def running(code: str, database_url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run this code, which prints the port of a service, and yield its process and the port."""
+    command = [sys.executable, "-c", code, database_url, str(folder)]
+    service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert service.stdout is not None
-        port = int(service.stdout.readline())
+        yield service, int(service.stdout.readline())
+    finally:
+        service.kill()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_path: Path, presses: int) -> None:
+    with running(SERVICE, sqlite_url, tmp_path) as (service, port):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
@@ -63,8 +69,6 @@ def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_
             service.send_signal(signal.SIGINT)
             time.sleep(0.02)  # signals of the same number that come at once are one
         out, err = service.communicate(timeout=60)
-    finally:
-        service.kill()
     assert "interrupted" in out
     assert "Traceback" not in err
 
@@ -73,15 +77,7 @@ def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_5
     sqlite_url: str, tmp_path: Path
 ) -> None:
     """It was 500, with a traceback in the log of the service."""
-    service = subprocess.Popen(
-        [sys.executable, "-c", SERVICE.replace("grace_s=60", "grace_s=1"), sqlite_url, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert service.stdout is not None
-        port = int(service.stdout.readline())
+    with running(SERVICE.replace("grace_s=60", "grace_s=1"), sqlite_url, tmp_path) as (service, port):
         with socket.create_connection(("127.0.0.1", port)) as client:
             head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
             client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
@@ -89,8 +85,6 @@ def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_5
             service.send_signal(signal.SIGINT)
             answer = b"".join(iter(lambda: client.recv(1000), b""))
         _, err = service.communicate(timeout=60)
-    finally:
-        service.kill()
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"the service was stopped before the request was answered" in answer
     assert b"x-request-id: " in answer.lower()

@@ -87,13 +87,6 @@ def disconnect() -> None:
     tokens.end_private()
 
 
-_RAISED = re.compile(r"^([a-zA-Z_][\w.]*): ", re.MULTILINE)
-"""Matches the type of each error in a traceback. The last one has ended the process; the others are its causes."""
-
-_OTHER_CODE = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")
-"""The errors of a driver host that was called as only another version of tuner can be."""
-
-
 def _check_listens(address: str) -> None:
     """Raise ClusterUnreachable if nothing listens at an address. Ray itself would try for four minutes."""
     found = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", address)
@@ -116,6 +109,13 @@ def nearly_full() -> str:
     except OSError:
         return ""
     return f" (the temporary directory {place} has only {free >> 20} MiB free)" if free < _ROOM_BYTES else ""
+
+
+_RAISED = re.compile(r"^([a-zA-Z_][\w.]*): ", re.MULTILINE)
+"""Matches the type of each error in a traceback. The last one has ended the process; the others are its causes."""
+
+_OTHER_CODE = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")
+"""The errors of a driver host that was called as only another version of tuner can be."""
 
 
 def not_started(error: Exception) -> str:
