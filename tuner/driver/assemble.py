@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,17 +53,11 @@ def set_up(
     searches = spec.search.get("type") if parts.searcher is None else parts.searcher.TYPE
     searched = bool(len(space)) or space.has_functions or searches == "define_by_run"
     notes = list(meant_as_parameters(spec.space, searched))
-    if spec.num_samples is None and spec.limits.time_budget_s is None and searches != "grid":
-        one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
-        old = spec.resolved and "num_samples" not in spec.resolved  # the version before ran mixed grids 100 times
-        grid = space.has_grid and (not old or all(p.grid for p in space.parameters))
-        once = one or not len(space) or grid
-        spec = replace(spec, num_samples=1 if once else DEFAULT_SAMPLES)
-        if not once:
-            notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")
+    spec = _with_num_samples(spec, space, parts, searches, notes)
     scheduler, searcher, why = _choose(spec, space, parts, saves_checkpoints)
     if why:
         notes.append(why)
+    notes += spec.earlier.get("notes", ())
     stopper = parts.stopper
     if stopper is None and spec.stop:
         stopper = stopper_from_json(spec.stop)
@@ -71,48 +65,15 @@ def set_up(
     if time_attr and spec.time_attr == "training_iteration":
         spec = replace(spec, time_attr=time_attr)  # the scheduler's own time_attr becomes the experiment's
     mistakes = ErrorCollector()
-    task = SearcherContext(
-        space=space,
-        objectives=spec.objectives,
-        seed=spec.seed,
-        num_samples=spec.num_samples,
-        scope=spec.scope,
-        points_to_evaluate=_first_points(spec, scheduler),
-    )
-    notes += spec.earlier.get("notes", ())
     with mistakes:
-        searcher.setup(task)
+        searcher.setup(_searcher_context(spec, space, scheduler))
     grid = not scheduler.PROPOSES and not mistakes.found  # a grid has more points than num_samples
     total = searcher.total() if grid else spec.num_samples
-    constraints = tuple(searcher.metric_constraints())
-    if spec.resolved and "constraints_rank" not in spec.resolved and scheduler.TYPE in BY_OBJECTIVE:
-        constraints = ()  # the version before made the decisions in the log, and a scheduler with another rule cannot follow them
-    context = _context(spec, space, saves_checkpoints, total, constraints)
+    context = _context(spec, space, saves_checkpoints, total, _constraints(spec, scheduler, searcher))
     with mistakes:
         scheduler.setup(context)
-    own = getattr(scheduler, "max_t", None)
-    if isinstance(own, int | float) and own != spec.max_t and scheduler.TYPE != "fifo":
-        if spec.max_t is not None:
-            both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:g}"
-            notes.append(f"trials end at max_t {min(own, spec.max_t):g}, the smaller of two: {both}")
-        if spec.max_t is None or own < spec.max_t:
-            # A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
-            spec = replace(spec, max_t=int(own) if own == int(own) else None)
-    if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
-        message = (
-            f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "
-            "or fifo to stop none early"
-        )
-        mistakes.found.append(("/scheduler", message))
-    if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
-        chosen = f" ({why})" if why else ""
-        message = (
-            f"the {scheduler.TYPE} scheduler{chosen} does not support a budget of full trainings: limit the search with "
-            "num_samples or time_budget_s, or use the freeze_thaw scheduler"
-        )
-        mistakes.found.append(("/limits/budget", message))
-    if spec.limits.repeats != 0 and (never := why_no_repeats(spec, space, type(scheduler))) is not None:
-        mistakes.found.append(("/limits/repeats", never))
+    spec = _with_max_t(spec, scheduler, notes)
+    mistakes.found += _unsupported(spec, space, scheduler, why)
     if stopper is not None:
         with mistakes:
             stopper.setup(context)
@@ -120,6 +81,60 @@ def set_up(
     if (words := scheduler.budget_words()) is not None:
         notes.append(f"budget: {words}")
     return spec, scheduler, searcher, stopper, notes
+
+
+def _with_num_samples(spec: Spec, space: Space, parts: Parts, searches: str | None, notes: list[str]) -> Spec:
+    """Set the number of samples if the spec has neither one nor a time budget. Add a note unless it is 1.
+
+    searches: the type of the searcher.
+    """
+    if spec.num_samples is not None or spec.limits.time_budget_s is not None or searches == "grid":
+        return spec
+    one = has_one_trial(spec.scheduler) if parts.scheduler is None else parts.scheduler.ONE_TRIAL
+    old = spec.resolved and "num_samples" not in spec.resolved  # the version before ran mixed grids 100 times
+    grid = space.has_grid and (not old or all(p.grid for p in space.parameters))
+    if one or not len(space) or grid:
+        return replace(spec, num_samples=1)
+    notes.append(f"neither num_samples nor a time budget is set: at most {DEFAULT_SAMPLES} trials are started")
+    return replace(spec, num_samples=DEFAULT_SAMPLES)
+
+
+def _with_max_t(spec: Spec, scheduler: Scheduler, notes: list[str]) -> Spec:
+    """Give the experiment the scheduler's own max_t if it is the smaller one. Add a note if they differ.
+
+    A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
+    """
+    own = getattr(scheduler, "max_t", None)
+    if not isinstance(own, int | float) or own == spec.max_t or scheduler.TYPE == "fifo":
+        return spec
+    if spec.max_t is not None:
+        both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:g}"
+        notes.append(f"trials end at max_t {min(own, spec.max_t):g}, the smaller of two: {both}")
+        if own >= spec.max_t:
+            return spec
+    return replace(spec, max_t=int(own) if own == int(own) else None)
+
+
+def _unsupported(spec: Spec, space: Space, scheduler: Scheduler, why: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the place and the message of each setting that the scheduler does not support.
+
+    why: the reason if the scheduler was chosen here.
+    """
+    if len(spec.objectives) > 1 and not scheduler.SEVERAL_OBJECTIVES:
+        message = (
+            f"{scheduler.TYPE} supports only one objective; use moasha to stop trials early by several objectives, "
+            "or fifo to stop none early"
+        )
+        yield "/scheduler", message
+    if spec.limits.budget is not None and not scheduler.COUNTS_BUDGET:
+        chosen = f" ({why})" if why else ""
+        message = (
+            f"the {scheduler.TYPE} scheduler{chosen} does not support a budget of full trainings: limit the search with "
+            "num_samples or time_budget_s, or use the freeze_thaw scheduler"
+        )
+        yield "/limits/budget", message
+    if spec.limits.repeats != 0 and (never := why_no_repeats(spec, space, type(scheduler))) is not None:
+        yield "/limits/repeats", never
 
 
 def runs_grid(spec: Spec) -> bool:
@@ -139,6 +154,27 @@ def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str 
     if space.has_functions:
         return "sample_from functions draw new values for each trial, so a trial cannot be repeated: leave repeats out"
     return None
+
+
+def _constraints(spec: Spec, scheduler: Scheduler, searcher: Searcher) -> tuple[MetricConstraint, ...]:
+    """Return the searcher's constraints on metrics, by which the scheduler ranks trials, too.
+
+    There are none for a scheduler by objective that the version before started: it made the decisions in the log without them,
+    and a scheduler with another rule cannot follow those.
+    """
+    before = spec.resolved and "constraints_rank" not in spec.resolved and scheduler.TYPE in BY_OBJECTIVE
+    return () if before else tuple(searcher.metric_constraints())
+
+
+def _searcher_context(spec: Spec, space: Space, scheduler: Scheduler) -> SearcherContext:
+    return SearcherContext(
+        space=space,
+        objectives=spec.objectives,
+        seed=spec.seed,
+        num_samples=spec.num_samples,
+        scope=spec.scope,
+        points_to_evaluate=_first_points(spec, scheduler),
+    )
 
 
 def _context(

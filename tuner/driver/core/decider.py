@@ -387,48 +387,45 @@ class Decider:
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
         while self._has_free_slot():
-            used_up = limits.used_up(experiment)  # as after a `continue` without a higher limit
-            if experiment.queue:
-                if used_up:
-                    return
-                yield from self._start_enqueued(experiment.queue[0])
-                continue
-            if repeats.time_is_for_repeats(experiment):
-                more = yield from self._repeat_or_finish("the part of the time budget that is not for repeats is spent")
-            elif (done := self.scheduler.finished(self.trials.searched, self.may_start)) is not None:
-                if not self.experiment.segments.open and self.experiment.checkpoints.late:
-                    return  # until the last uploads have ended, users may still add trials
-                more = yield from self._repeat_or_finish(done)
-            else:
-                more = None
-            if more is not None:
-                if more:
-                    continue
+            if not (yield from self._use_slot()):
                 return
-            try:
-                choice = self.scheduler.choose(self.trials.searched, self.may_start)
-            except Exception as error:
-                yield from self._give_up(error)
-                return
-            if choice is not None and used_up:
-                return
-            if isinstance(choice, d.Start):
-                if self._asked is not None:
-                    return
-                if self.may_start:
-                    started = yield from self._start(self._why_now(choice))
-                    if started or self._exhausted:
-                        continue
-                    return
-                choice = None
-            if choice is None or not can_resume(self.trials[choice.trial]):
-                if self._nothing_is_left():
-                    count = len(self.trials.searched)
-                    why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
-                    if (yield from self._repeat_or_finish(why)):
-                        continue
-                return
+
+    def _use_slot(self) -> Generator[Decision | Question, None, bool]:
+        """Fill one free slot, or end the search. Return whether another slot may be filled."""
+        experiment = self.experiment
+        used_up = limits.used_up(experiment)  # as after a `continue` without a higher limit
+        if experiment.queue:
+            if used_up:
+                return False
+            yield from self._start_enqueued(experiment.queue[0])
+            return True
+        if repeats.time_is_for_repeats(experiment):
+            return (yield from self._repeat_or_finish("the part of the time budget that is not for repeats is spent"))
+        if (done := self.scheduler.finished(self.trials.searched, self.may_start)) is not None:
+            if not experiment.segments.open and experiment.checkpoints.late:
+                return False  # until the last uploads have ended, users may still add trials
+            return (yield from self._repeat_or_finish(done))
+        try:
+            choice = self.scheduler.choose(self.trials.searched, self.may_start)
+        except Exception as error:
+            yield from self._give_up(error)
+            return False
+        if choice is not None and used_up:
+            return False
+        if isinstance(choice, d.Start):
+            if self._asked is not None:
+                return False
+            if self.may_start:
+                return (yield from self._start(self._why_now(choice))) or self._exhausted
+            choice = None
+        if choice is not None and can_resume(self.trials[choice.trial]):
             yield from self._continue_trial(choice)
+            return True
+        if not self._nothing_is_left():
+            return False
+        count = len(self.trials.searched)
+        why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
+        return (yield from self._repeat_or_finish(why))
 
     def _why_now(self, start: d.Start) -> d.Start:
         """Name what allows a new trial: the limit on concurrent trials or, if there is none, the resources."""
