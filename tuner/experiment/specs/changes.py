@@ -83,31 +83,56 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True, has_default: boo
         SpecError: the changes have mistakes. The error lists all of them.
     """
     plain = plain_json(data)
+    model = _validated(plain)
+    given = model.model_fields_set
     errors: Errors = []
-    found: dict[str, Any] = {}
+    check_strings(plain, errors)
+    found = _given(spec, model, errors)
+    if not errors and ("space" in given or "assume" in given):
+        try:
+            found |= respaced(spec, model.space or {}, model.assume or {}, begun=begun)
+        except SpecError as error:
+            errors += error.errors
+    if not errors:
+        errors += _removed_ends(spec.amended(found), found, has_default)
+    if errors:
+        raise SpecError(errors)
+    differing = {
+        name: value
+        for name, value in found.items()
+        if ("space" in found and name in ("former_spaces", "assumed")) or (value != getattr(spec, name) and value != {})
+    }
+    return differing | ({"tags": {}} if found.get("tags") == {} and spec.tags else {})
+
+
+def _validated(plain: Any) -> ExperimentPatchModel:
+    """Return the changes as a model. Raise SpecError with every field that is unknown, has a wrong type, or must not be null."""
     try:
         model = ExperimentPatchModel.model_validate(plain)
     except ValidationError as problem:
         known = list(ExperimentPatchModel.model_fields)
+        errors: Errors = []
         for error in problem.errors():
             unknown = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
             message = _no_such_change(str(error["loc"][0]), known) if unknown else in_words(error)
             errors.append((pointer_to(error["loc"]), message))
         raise SpecError(errors) from problem
+    needed = ("name", "notes", "tags", "priority", "weight", "limits", "space", "assume")
+    nulls = [name for name in needed if name in model.model_fields_set and getattr(model, name) is None]
+    if nulls:
+        raise SpecError([(f"/{name}", "must not be null") for name in nulls])
+    return model
+
+
+def _given(spec: Spec, model: ExperimentPatchModel, errors: Errors) -> dict[str, Any]:
+    """Return the new values of the given fields, except those of the search space. Add the mistakes to `errors`."""
     given = model.model_fields_set
-    for name in ("name", "notes", "tags", "priority", "weight", "limits", "space", "assume"):
-        if name in given and getattr(model, name) is None:
-            errors.append((f"/{name}", "must not be null"))
-    if errors:
-        raise SpecError(errors)
-    check_strings(plain, errors)
+    found: dict[str, Any] = {}
     if model.name is not None:
         found["name"] = model.name
         if model.name != spec.name:  # an experiment of an earlier version may have such a name
             check_name(model.name, errors)
-    for name in ("notes", "priority", "weight"):
-        if name in given:
-            found[name] = getattr(model, name)
+    found |= {name: getattr(model, name) for name in ("notes", "priority", "weight") if name in given}
     if "tags" in given:
         merged = {**spec.tags, **(model.tags or {})}
         found["tags"] = {key: value for key, value in merged.items() if value is not None}
@@ -117,21 +142,7 @@ def parse_changes(spec: Spec, data: Any, *, begun: bool = True, has_default: boo
         found["num_samples"] = model.num_samples
     if "limits" in given:
         found["limits"] = _changed_limits(spec, model.limits or {}, errors)
-    if "space" in given or "assume" in given:
-        try:
-            found |= respaced(spec, model.space or {}, model.assume or {}, begun=begun) if not errors else {}
-        except SpecError as error:
-            errors += error.errors
-    whole = spec.amended(found) if not errors else spec
-    if not errors:
-        errors += _removed_ends(whole, found, has_default)
-    if errors:
-        raise SpecError(errors)
-    return {
-        name: value
-        for name, value in found.items()
-        if ("space" in found and name in ("former_spaces", "assumed")) or (value != getattr(spec, name) and value != {})
-    } | ({"tags": {}} if found.get("tags") == {} and spec.tags else {})
+    return found
 
 
 def _no_such_change(name: str, known: Sequence[str]) -> str:
