@@ -94,3 +94,69 @@ it("asks again for what was on its way when the service went down", async () => 
   expect(screen.getByText("the other answer")).toBeTruthy();
   expect(other).toHaveBeenCalledTimes(2);
 });
+
+/** Show a page whose only request is answered by `read`, which may repeat it twice. A loop of requests ends after 50. */
+function showOne(read: (asked: number) => Promise<string>, initialData?: string) {
+  vi.useFakeTimers();
+  vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
+  const client = new QueryClient({ defaultOptions: { queries: { retry: initialData === undefined ? false : 2 } } });
+  const asked = vi.fn(() => {
+    if (asked.mock.calls.length > 50) client.clear();
+    return read(asked.mock.calls.length);
+  });
+  function Read() {
+    return <p>{useQuery({ queryKey: ["read"], queryFn: asked, initialData }).data ?? "nothing"}</p>;
+  }
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={client}>
+        <MemoryRouter>
+          <Routes>
+            <Route element={<App />}>
+              <Route path="*" element={<Read />} />
+            </Route>
+          </Routes>
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  return { client, asked };
+}
+
+it("reads everything again once if the service asks for it while a request is about to be repeated", async () => {
+  const { client, asked } = showOne(
+    (nth) =>
+      nth === 1
+        ? Promise.reject(new ApiError(503, "starting"))
+        : new Promise((resolve) => setTimeout(() => resolve("the answer"), 1000)),
+    "what was there before",
+  );
+  await act(() => vi.advanceTimersByTimeAsync(500));
+  expect(screen.getByText("The service is not responding.")).toBeTruthy();
+  await act(async () => {
+    // As the stream of changes does: a report comes, and then the service asks to read everything again.
+    client.setQueryData(["read"], "a report");
+    await client.cancelQueries({ queryKey: ["read"] });
+    void client.invalidateQueries({ queryKey: ["read"] });
+    await vi.advanceTimersByTimeAsync(4000);
+  });
+  expect(asked.mock.calls.length).toBeLessThan(5);
+  expect(screen.getByText("the answer")).toBeTruthy();
+});
+
+it("asks every few seconds, and no more often, for a page that was opened while the service was down", async () => {
+  const { asked } = showOne(
+    (nth) =>
+      new Promise((resolve, reject) =>
+        setTimeout(() => (nth < 4 ? reject(new ApiError(503, "starting")) : resolve("the answer")), 100),
+      ),
+  );
+  await act(() => vi.advanceTimersByTimeAsync(3000));
+  expect(screen.getByText("The service is not responding.")).toBeTruthy();
+  await act(() => vi.advanceTimersByTimeAsync(150)); // the page has asked again, and waits for the answer
+  expect(asked).toHaveBeenCalledTimes(2);
+  expect(screen.getByText("The service is not responding.")).toBeTruthy();
+  await act(() => vi.advanceTimersByTimeAsync(12_000));
+  expect(asked.mock.calls.length).toBeLessThan(8);
+  expect(screen.getByText("the answer")).toBeTruthy();
+});

@@ -107,14 +107,7 @@ function DownBanner() {
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
     () =>
-      cache
-        .getAll()
-        .some(
-          (query) =>
-            query.isActive() &&
-            query.meta?.["needsDriver"] !== true &&
-            isDown(query.state.error ?? query.state.fetchFailureReason),
-        ),
+      cache.getAll().some((query) => query.isActive() && query.meta?.["needsDriver"] !== true && hasNoAnswer(query)),
   );
   const retry = useCallback(
     (cancelRefetch: boolean) =>
@@ -155,6 +148,22 @@ function DownBanner() {
       </Group>
     </div>
   );
+}
+
+/** The queries whose last request found the service down. */
+const unanswered = new WeakSet<Query>();
+
+/**
+ * Return true if the last request of a query found the service down. A query may forget its error when it asks again, so it
+ * counts as unanswered until that request ends. Otherwise the service would seem to respond with each new request, and
+ * `DownBanner` would repeat the request at once, over and over.
+ */
+function hasNoAnswer(query: Query): boolean {
+  const { error, fetchFailureReason, fetchStatus } = query.state;
+  const cause = error ?? fetchFailureReason;
+  if (isDown(cause)) unanswered.add(query);
+  else if (cause !== null || fetchStatus !== "fetching") unanswered.delete(query);
+  return unanswered.has(query);
 }
 
 function isDown(error: unknown): boolean {
