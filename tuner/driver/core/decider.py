@@ -70,6 +70,7 @@ class Decider:
         self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
         self._amended = False  # the spec has changed since the searcher was asked
         self._exhausted = False  # the searcher has no more configurations
+        self._late_resume: e.Commanded | None = None  # a resume that came when the time or the GPU hours were used up
         self._fitting = False
         self._fit_again = 0.0
 
@@ -125,7 +126,8 @@ class Decider:
                 self._amended = self._asked is not None
                 self._outdated = self._asked is not None and "space" in event.changes
                 why = event.reason or f"a user changed {names(event.changes)}"
-                return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]
+                note = d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))
+                return [note, *self._resume_late()]
             case e.UploadFailed():
                 return [self._lost(event.trial, event.checkpoint, event.reason)]
             case e.Enqueued() | e.Pinned():
@@ -157,12 +159,28 @@ class Decider:
                 assert_never(event)
 
     def _obey(self, event: e.Commanded) -> Iterator[Decision]:
-        """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning."""
+        """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning.
+
+        If the time budget or the GPU hours are used up, as after a user has lowered them, a resume starts no trial: the
+        driver's timer ends the search next.
+        """
+        if event.trial is None:
+            late = event.command == "resume" and self.experiment.finishing is None and limits.used_up(self.experiment)
+            self._late_resume = event if late else None
+            if late:
+                return
         for decision in after_command(self.experiment, event):
             if isinstance(decision, d.Resume):
                 yield from self._continue_trial(decision, asked=True)
             else:
                 yield decision
+
+    def _resume_late(self) -> Iterator[Decision]:
+        """Carry out a resume that started no trial, if a user has raised the limit before it has ended the search."""
+        resume = self._late_resume
+        goes_on = self.experiment.state is _X.RUNNING and self.experiment.finishing is None
+        if resume is not None and goes_on and not limits.used_up(self.experiment):
+            yield from self._obey(resume)
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
         """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
@@ -386,7 +404,7 @@ class Decider:
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
-        while self._has_free_slot():
+        while self._has_free_slot() and self._late_resume is None:
             used_up = limits.used_up(experiment)  # as after a `continue` without a higher limit
             if experiment.queue:
                 if used_up:
