@@ -7,15 +7,19 @@ from typing import Any, Literal
 
 from tuner.errors import MissingPackage
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
-from tuner.sdk.callbacks.files import metrics_of
+from tuner.sdk.callbacks.files import Names, metrics_of
 from tuner.space.parameter import config_as_json
+
+LONGEST = 240
+"""The number of characters to which a name is cut for MLflow, which leaves room for a number in the 250 that it allows."""
 
 
 class MLflowLoggerCallback(Callback):
     """Logs each trial as an MLflow run: its configuration as params, its reports as metrics.
 
     A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``, by which a resumed search finds its trials' runs.
-    Characters that MLflow refuses in the names of params and metrics become underscores: ``recall@5`` is logged as ``recall_5``.
+    Characters that MLflow refuses in the names of params and metrics become underscores: ``recall@5`` is logged as ``recall_5``,
+    or as ``recall_5_2`` if there is another metric ``recall_5``. Names are cut to 240 characters.
 
     Args:
         tracking_uri: the tracking server or store. None: the one that MLflow is configured to use.
@@ -28,6 +32,7 @@ class MLflowLoggerCallback(Callback):
     ) -> None:
         self._uri, self._name, self._tags = tracking_uri, experiment_name, dict(tags or {})
         self._runs: dict[int, str] = {}
+        self._params, self._metrics = Names(_allowed), Names(_allowed)
 
     def setup(self, *, name: str, experiment_id: str, **info: Any) -> None:
         try:
@@ -53,8 +58,9 @@ class MLflowLoggerCallback(Callback):
                 tags = {**self._tags, "tuner.experiment_id": self._id, "tuner.trial_id": trial.trial_id}
                 run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
                 self._runs[trial.number] = run.info.run_id
+                names = self._params.of(trial.params)
                 for name, value in trial.params.items():
-                    self._client.log_param(run.info.run_id, _allowed(name), value)
+                    self._client.log_param(run.info.run_id, names[name], value)
         return self._runs[trial.number]
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -67,8 +73,10 @@ class MLflowLoggerCallback(Callback):
         from mlflow.entities import Metric
 
         time, step = int(result["timestamp"] * 1000), result["training_iteration"]
-        found = [Metric(_allowed(name), value, time, step) for name, value in metrics_of(result).items()]
-        self._client.log_batch(self._run(trial), metrics=found)
+        found = metrics_of(result)
+        names = self._metrics.of(found)
+        metrics = [Metric(names[name], value, time, step) for name, value in found.items()]
+        self._client.log_batch(self._run(trial), metrics=metrics)
 
     def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED")
@@ -85,9 +93,10 @@ class MLflowLoggerCallback(Callback):
 def _allowed(name: str) -> str:
     """Replace what MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report.
 
-    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``.
+    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``, and names that are longer
+    than 250 characters.
     """
-    parts = re.sub(r"[^\w./: -]", "_", name).split("/")
+    parts = re.sub(r"[^\w./: -]", "_", name)[:LONGEST].split("/")
     return "/".join("_" if part in ("", ".", "..") else part for part in parts)
 
 
