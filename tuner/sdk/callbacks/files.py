@@ -16,7 +16,8 @@ from tuner.domain.keys import trial_id
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.space.parameter import config_as_json
 
-FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
+OWN = ("event_seq", "training_iteration", "timestamp", "trial_id", "config")
+"""The fields of a result that are no metrics. A metric with such a name is called ``metrics/NAME`` there."""
 OWNER = "experiment.txt"
 """The file in a folder of logs that has the id of the experiment whose trials are there."""
 
@@ -170,7 +171,7 @@ class TBXLoggerCallback(Callback):
         self._writers.clear()
 
 
-def metrics_of(result: Mapping[str, Any], left_out: Sequence[str] = (*FIXED, "config")) -> dict[str, float]:
+def metrics_of(result: Mapping[str, Any], left_out: Sequence[str] = OWN) -> dict[str, float]:
     """Return the metrics of a result that are finite numbers."""
     return {
         name: value
