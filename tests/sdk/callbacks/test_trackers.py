@@ -13,6 +13,7 @@ from tests.driver.stored import stored_simulation
 from tests.sdk.callbacks.test_files import scalars
 from tests.sdk.callbacks.test_observers import committed, observed, search
 from tuner.domain.experiment import Objective, Spec
+from tuner.errors import MissingPackage
 from tuner.sdk.callbacks import observers
 from tuner.space import Space
 from tuner.store import Store
@@ -147,3 +148,44 @@ def test_what_is_missing_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     said = observed(sqlite_store, search, tmp_path, callback)
     assert f"pip install {package}" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "callback", "package"),
+    [
+        ("mlflow", tuner.callbacks.MLflowLoggerCallback(), "mlflow-skinny"),
+        ("wandb", tuner.callbacks.WandbLoggerCallback(), "wandb"),
+        ("tensorboardX", tuner.callbacks.TBXLoggerCallback(), "tensorboardX"),
+    ],
+)
+@pytest.mark.parametrize("line", ["import protobuf_gone", "int.no_attribute"])
+def test_a_library_that_is_installed_but_broken_is_not_called_missing(
+    sqlite_store: Store,
+    search: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    callback: Any,
+    package: str,
+    line: str,
+) -> None:
+    """The user was told to install it, or only "has no attribute", by TensorBoard once for each report."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == folder]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "__init__.py").write_text(line)
+    [said] = observed(sqlite_store, search, tmp_path, callback)
+    assert "which is installed, but cannot be imported (" in said
+    assert ("protobuf_gone" if "gone" in line else "no_attribute") in said
+    assert f"`pip install {package} --upgrade`" in said
+    assert " more" not in said
+
+
+def test_the_folder_that_wandb_makes_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(MissingPackage, match="pip install wandb"):
+        tuner.callbacks.WandbLoggerCallback().setup(name="n", experiment_id="e", folder=str(tmp_path))

@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.domain.keys import trial_id
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
 
 OWN = ("event_seq", "training_iteration", "timestamp", "trial_id", "config")
@@ -134,12 +135,13 @@ class TBXLoggerCallback(Callback):
     def setup(self, *, folder: str, experiment_id: str, metric: str, **info: Any) -> None:
         self.folder = _own(self._folder, experiment_id) if self._folder else Path(folder).absolute() / "tensorboard"
         self._metric = metric
+        self._open = imported(
+            "tensorboardX", "SummaryWriter", user="TBXLoggerCallback", library="tensorboardX", install="tensorboardX"
+        )
 
     def _writer(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._writers:
-            from tensorboardX import SummaryWriter
-
-            self._writers[trial.number] = SummaryWriter(str(self.folder / trial.name))
+            self._writers[trial.number] = self._open(str(self.folder / trial.name))
         return self._writers[trial.number]
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:

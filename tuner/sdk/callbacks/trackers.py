@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from tuner.errors import MissingPackage
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.files import Names, metrics_of
+from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
 
 LONGEST = 240
@@ -35,11 +35,10 @@ class MLflowLoggerCallback(Callback):
         self._params, self._metrics = Names(_allowed), Names(_allowed)
 
     def setup(self, *, name: str, experiment_id: str, **info: Any) -> None:
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise MissingPackage("MLflowLoggerCallback needs MLflow: pip install mlflow-skinny") from error
-        self._client = MlflowClient(tracking_uri=self._uri)
+        client = imported(
+            "mlflow.tracking", "MlflowClient", user="MLflowLoggerCallback", library="MLflow", install="mlflow-skinny"
+        )
+        self._client = client(tracking_uri=self._uri)
         called = self._name or name
         found = self._client.get_experiment_by_name(called)
         self._experiment = found.experiment_id if found is not None else self._client.create_experiment(called)
@@ -123,11 +122,7 @@ class WandbLoggerCallback(Callback):
         self._runs: dict[int, Any] = {}
 
     def setup(self, *, name: str, experiment_id: str, folder: str, **info: Any) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingPackage("WandbLoggerCallback needs Weights & Biases: pip install wandb") from error
-        self._wandb = wandb
+        self._init = imported("wandb", "init", user="WandbLoggerCallback", library="Weights & Biases", install="wandb")
         self._given = {
             "project": self._project or name, "group": self._group or experiment_id, "mode": self._mode, "dir": folder,
             **self._options,
@@ -135,7 +130,7 @@ class WandbLoggerCallback(Callback):
 
     def _run(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._runs:
-            self._runs[trial.number] = self._wandb.init(
+            self._runs[trial.number] = self._init(
                 id=trial.trial_id,
                 name=trial.name,
                 config=config_as_json(trial.config),
