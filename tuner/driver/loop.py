@@ -267,6 +267,7 @@ class ExperimentLoop:
         """Queue DriverStarted first, then the pending commands, then the events that arrived before `run`."""
         early, self._early = self._early or [], None
         self._clocks = (time.time(), time.monotonic())
+        self.core.decider.expect(list(commands.values()))
         self.put(started)
         for command, event in commands.items():
             self.put(event, command=command)
