@@ -485,7 +485,7 @@ def _drive(
                 )
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting, or nothing could be paused
             error.add_note(
-                f"The search goes on, since another process drives it. To pause it: tuner pause {experiment_id}"
+                f"The search continues, since another process drives it. To pause it: tuner pause {experiment_id}"
                 if interrupts.elsewhere
                 else f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )

@@ -1,4 +1,4 @@
-"""What the process that talks to Ray tells a service."""
+"""Test the messages of the process that talks to Ray for a service."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ OF_A_SCRIPT = (
 )
 OF_A_SERVICE = "End this Ray with `tuner serve --stop`; the next `tuner serve` starts it with this version"
 GIVEN_TO_A_SERVICE = "Restart Ray with this version, or unset RAY_ADDRESS: then the service starts a Ray of its own"
-"""What to do about a Ray with another version of tuner: for a script; for a service without RAY_ADDRESS, and with it."""
+"""The advice about a Ray with another version of tuner: for a script; for a service without RAY_ADDRESS, and with it."""
 
 
 def not_started(error: Exception, advice: str = OF_A_SCRIPT) -> str:

@@ -40,7 +40,7 @@ class Interrupts:
         self.ends: signal.Signals | None = None
         """The signal that asked the process to end, if one did."""
         self.elsewhere = False
-        """Whether another process drives the search, which goes on after this one has ended."""
+        """True while another process drives the search, which continues after this one has ended."""
         self._heard = False
         self._before: dict[signal.Signals, Any] = {}
         self._main = False
@@ -98,7 +98,7 @@ class Interrupts:
             except StoreError as error:
                 why = str(error).partition("\n")[0]
                 follows = (
-                    "it goes on, since another process drives it, and `tuner pause` can pause it later"
+                    "it continues, since another process drives it, and `tuner pause` can pause it later"
                     if self.elsewhere
                     else "it is stopped at once, and `tuner resume` continues it"
                 )
