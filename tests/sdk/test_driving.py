@@ -202,6 +202,8 @@ def test_a_search_that_another_process_drives_is_not_called_stopped_if_it_cannot
     with pytest.raises(KeyboardInterrupt) as stopped:
         _drive(sqlite_store, Settings(), made.public_id, chosen, None, 0, True, ())
     said = capsys.readouterr().err
-    assert "it continues, since another process drives it, and `tuner pause` can pause it later: sqlite: database" in said
+    assert (
+        "it continues, since another process drives it, and `tuner pause` can pause it later: sqlite: database" in said
+    )
     [note] = stopped.value.__notes__
     assert note == f"The search continues, since another process drives it. To pause it: tuner pause {made.public_id}"
