@@ -105,9 +105,7 @@ LIBRARIES = {
     "ray": SLOW,
     "safetensors": EXTRA,
     "scipy": SLOW,
-    "tensorboardX": NOT_OURS,
     "torch": EXTRA,
-    "wandb": NOT_OURS,
 }
 """Library -> why functions may import it, in any module. All other libraries are imported at the top of a module."""
 

@@ -102,6 +102,39 @@ async def test_readiness_tells_of_a_database_that_takes_no_writes(
     blocker.close()
 
 
+@pytest.mark.parametrize(("method", "path"), [("PUT", f"/api/v1/bundles/{'a' * 64}"), ("POST", "/api/v1/experiments")])
+async def test_a_client_that_disconnects_in_the_middle_of_its_request_is_no_failure_of_the_service(
+    sqlite_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, path: str
+) -> None:
+    """The log had a traceback, and the metrics counted a 500."""
+    app = create_app(Settings(home=tmp_path), sqlite_store)
+    come = [
+        {"type": "http.request", "body": b"half", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return come.pop(0)
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    kind = "application/zip" if method == "PUT" else "application/json"
+    headers = {"host": "localhost", "content-length": "100", "content-type": kind}
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": "",
+        "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": ("localhost", 80), "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    with caplog.at_level(logging.INFO):
+        await app(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def test_readiness_does_not_wait_for_a_database_that_says_nothing(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

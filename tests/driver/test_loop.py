@@ -460,7 +460,7 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     clock = SimpleNamespace(time=lambda: time.time() + ahead, monotonic=lambda: time.monotonic() + ahead)
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(pulse, "time", clock)
-    monkeypatch.setattr(module, "cpu_s", lambda: ahead if busy else ahead / 1000)
+    monkeypatch.setattr(pulse, "cpu_s", lambda: ahead if busy else ahead / 1000)
     reported, goes_on = asyncio.Event(), asyncio.Event()
 
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
@@ -499,7 +499,7 @@ async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         module, "time", SimpleNamespace(time=lambda: time.time() + ahead, monotonic=lambda: time.monotonic() + ahead)
     )
-    monkeypatch.setattr(module, "cpu_s", lambda: 0.0)
+    monkeypatch.setattr(pulse, "cpu_s", lambda: 0.0)
 
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         nonlocal ahead

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,10 +17,12 @@ from ray.exceptions import RayActorError
 from tests.store.examples import a_spec
 from tuner.domain.batch import Batch
 from tuner.domain.states import ExperimentState
-from tuner.errors import Conflict, LostLease, TunerError
+from tuner.errors import Conflict, LostLease, StoreError, TunerError
 from tuner.hosts.scripts import kept, local_host
 from tuner.sdk import driving
+from tuner.sdk.executors import Choice
 from tuner.sdk.live.interrupts import Interrupts
+from tuner.sdk.run import _drive
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -170,3 +174,36 @@ def test_on_ray_it_is_continued_too_however_often_others_take_it(
     progress: Any = Told()
     driving.drive_on_ray(sqlite_store, Settings(), left, None, progress, Interrupts(lambda name: None), "", True)
     assert errors == []
+
+
+@pytest.mark.parametrize("chosen", [None, Choice(local=True, why="")])
+def test_a_search_that_another_process_drives_is_not_called_stopped_if_it_cannot_be_paused(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], chosen: Choice | None
+) -> None:
+    made = sqlite_store.experiments.create(a_spec())
+    epoch = sqlite_store.drivers.claim(made.id, "another", 60.0, time.time())
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), time.time())
+    done: Future[str] = Future()
+    done.set_exception(Conflict("driven"))
+
+    @contextlib.contextmanager
+    def borrow(settings: Settings, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(drive=lambda *_: done, poke=lambda: None)
+
+    def sleep(seconds: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("sqlite: database or disk is full (/home/me/.tuner/tuner.db)")
+
+    monkeypatch.setattr(local_host, "borrow", borrow)
+    monkeypatch.setattr(driving, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(type(sqlite_store.commands), "add", full)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        _drive(sqlite_store, Settings(), made.public_id, chosen, None, 0, True, ())
+    said = capsys.readouterr().err
+    assert (
+        "it continues, since another process drives it, and `tuner pause` can pause it later: sqlite: database" in said
+    )
+    [note] = stopped.value.__notes__
+    assert note == f"The search continues, since another process drives it. To pause it: tuner pause {made.public_id}"

@@ -262,6 +262,23 @@ def test_arguments_may_be_dicts_lists_and_any_number_of_tensors(
         tuner.export(source, tmp_path / "n", model=make(2, 1), formats=["torch_export"], example_input=single)
 
 
+class OfKeywords(torch.nn.Linear):
+    def forward(self, x: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + sum(more.values()))
+
+
+def test_a_model_of_any_keyword_arguments_needs_a_fixed_batch(tmp_path: Path) -> None:
+    """The error was "Must provide a tree_name when there might be a mismatch"."""
+    source = a_checkpoint(tmp_path / "checkpoint", torch.nn.Linear(2, 1))
+    given: dict[str, Any] = {"formats": ["torch_export"], "example_input": {"x": INPUTS, "y": INPUTS, "z": INPUTS}}
+    words = r"`forward` takes 'y', 'z' in \*\*more: name these arguments in `forward`, or pass dynamic_batch=False"
+    with pytest.raises(TunerError, match=words):
+        tuner.export(source, tmp_path / "m", model=OfKeywords(2, 1), **given)
+    assert tuner.export(source, tmp_path / "m", model=OfKeywords(2, 1), dynamic_batch=False, **given)
+    only = {**given, "example_input": {"x": INPUTS}}
+    assert tuner.export(source, tmp_path / "n", model=OfKeywords(2, 1), **only), "it gets no further arguments"
+
+
 def test_state_that_is_no_tensor_is_left_out_and_named(tmp_path: Path) -> None:
     torch.save({}, tmp_path / "checkpoint.ckpt")
     folder = tuner.export(Checkpoint(tmp_path), tmp_path / "model", model=Stateful)

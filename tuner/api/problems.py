@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from tuner.api.paths import PREFIX, meant_path, path_of
@@ -63,6 +64,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TunerError, _ours)
     app.add_exception_handler(RequestValidationError, _query)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -131,6 +133,11 @@ def _http(request: Request, error: Exception) -> Response:
         headers["Allow"] = allowed or "GET, HEAD"
         return problem_response(405, f"{request.url.path} supports {headers['Allow']}", headers=headers)
     return problem_response(error.status_code, str(error.detail), headers=headers)
+
+
+def _disconnected(_: Request, __: Exception) -> Response:
+    """Return what the log of requests and the metrics count; nobody receives it."""
+    return problem_response(400, "the client has disconnected before its whole request had arrived")
 
 
 def allowed_methods(request: Request) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from tuner.driver.core import Core, Effects
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.gathering import Gathering
 from tuner.driver.ports import Groups, Journal
-from tuner.driver.pulse import STILL_S, Pulse
+from tuner.driver.pulse import PULSE
 from tuner.errors import LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
@@ -64,9 +63,6 @@ BUDGET_S = 0.25
 JUMP_S = 1.0
 """A change of the clock by at least this many seconds at once counts as a jump."""
 
-BUSY = 0.02
-"""The CPU time of a process that was not stopped is at least this part of the time that has passed."""
-
 ASK_AGAIN_S = (0.5, 2.0)
 """Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
 is drawn at random.
@@ -102,8 +98,6 @@ class ExperimentLoop:
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
-        self._cpu_s = cpu_s()  # the CPU time of this process at the newest comparison
-        self._pulse = Pulse()
         self._still_s = 0.0  # for how many seconds this process was stopped
         self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
         self._put_back = False  # whether the clock has jumped back
@@ -154,11 +148,9 @@ class ExperimentLoop:
         stopped, for example by SIGSTOP or `docker pause`, both clocks ran on, but that counts as a jump all the same.
         """
         (start, before), (now, steady) = self._clocks, (time.time(), time.monotonic())
-        used, self._cpu_s = self._cpu_s, cpu_s()
         self._clocks = (now, steady)
         passed = steady - before
-        idle = passed >= STILL_S and self._cpu_s - used < BUSY * passed
-        still = min(self._pulse.still_s(before), passed - BUDGET_S) if idle else 0.0
+        still = max(0.0, min(PULSE.still_s(before), passed - BUDGET_S))
         self._still_s += still
         jump = (now - start) - passed + still
         if abs(jump) < JUMP_S:
@@ -256,7 +248,7 @@ class ExperimentLoop:
         started = e.DriverStarted(
             time=time.time(), epoch=epoch, slots=slots, executor=executor, workers=workers, uploaded=tuple(uploaded)
         )
-        self._pulse.start()
+        PULSE.start()
         self._open_inbox(started, commands or {})
         self._track(self._watch_clocks())
         self._track(self._watch_budget())
@@ -275,7 +267,7 @@ class ExperimentLoop:
         """Queue DriverStarted first, then the pending commands, then the events that arrived before `run`."""
         early, self._early = self._early or [], None
         self._clocks = (time.time(), time.monotonic())
-        self._cpu_s = cpu_s()
+        self.core.decider.expect(list(commands.values()))
         self.put(started)
         for command, event in commands.items():
             self.put(event, command=command)
@@ -442,7 +434,7 @@ class ExperimentLoop:
     async def _wind_up(self) -> None:
         if self._stopped is None:
             self._stopped = RuntimeError("the experiment has ended")
-        self._pulse.end()
+        PULSE.end()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -596,12 +588,6 @@ class ExperimentLoop:
         with contextlib.suppress(asyncio.CancelledError):
             if (error := task.exception()) is not None and not isinstance(error, LostLease):
                 log.error("an action failed", exc_info=error)
-
-
-def cpu_s() -> float:
-    """Return the CPU time that this process has used."""
-    times = os.times()
-    return times.user + times.system
 
 
 def runs_user_code(core: Core) -> bool:

@@ -232,6 +232,7 @@ def _is_over_elsewhere(store: Store, experiment_id: str, progress: Progress, int
     with interrupts.heard():
         over = _follow(store, experiment_id, progress, interrupts, UNSERVED_S if of_a_service else UNDRIVEN_S)
     if not over:
+        interrupts.elsewhere = False
         progress.say("no driver runs this experiment any more; continuing it here")
     return over
 
@@ -239,6 +240,7 @@ def _is_over_elsewhere(store: Store, experiment_id: str, progress: Progress, int
 def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: Interrupts, patience_s: float) -> bool:
     """Wait until an experiment has ended or is paused. Return False if it has had no driver for `patience_s` seconds."""
     driven_at = time.monotonic()
+    interrupts.elsewhere = True
     while True:
         record = store.experiments.get(experiment_id)
         pending = {command.command for command in store.commands.pending([record.id])}

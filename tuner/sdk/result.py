@@ -347,7 +347,8 @@ class Result:
             fixed = {"trial": trial.number, "state": str(trial.state)}
             config = {f"config/{name}": value for name, value in flat(trial.config)}
             if history:
-                rows += [{**fixed, **renamed(report, fixed), **config} for report in self._judged(trial.history)]
+                taken = {*fixed, *config}
+                rows += [{**fixed, **renamed(report, taken), **config} for report in self._judged(trial.history)]
             else:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
@@ -355,7 +356,7 @@ class Result:
                 if any(other.repeat_of is not None for other in self.trials):
                     more["repeat_of"] = trial.repeat_of
                 own = {**fixed, **more}
-                rows.append({**own, **renamed(trial.metrics, own), **config})
+                rows.append({**own, **renamed(trial.metrics, {*own, *config}), **config})
         return pd.DataFrame(rows)
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:

@@ -485,7 +485,9 @@ def _drive(
                 )
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting, or nothing could be paused
             error.add_note(
-                f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
+                f"The search continues, since another process drives it. To pause it: tuner pause {experiment_id}"
+                if interrupts.elsewhere
+                else f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             )
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)

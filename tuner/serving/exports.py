@@ -201,7 +201,15 @@ def _program(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
             return rows if isinstance(value, torch.Tensor) and value.dim() > 0 else None
 
         with contextlib.suppress(TypeError):  # the example does not fit `forward`; torch.export says how
-            given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+            signature = inspect.signature(model.forward)
+            given = signature.bind(*args, **kwargs).arguments
+            for name, parameter in signature.parameters.items():
+                if parameter.kind is parameter.VAR_KEYWORD and name in given:
+                    raise TunerError(
+                        f"torch.export cannot export this {type(model).__name__} with a variable batch, because `forward` takes "
+                        f"{', '.join(map(repr, given[name]))} in **{name}: name these arguments in `forward`, or pass "
+                        "dynamic_batch=False"
+                    )
             shapes = torch.utils._pytree.tree_map(free, dict(given))
     return _explained(
         "torch.export", model, lambda: torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes)

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 import tuner
+from tests.driver.stored import stored_simulation
 from tests.sdk.callbacks.test_observers import observed, search
+from tuner.domain.experiment import Objective, Spec
+from tuner.space import Space
 from tuner.store import Store
 
 __all__ = ["search"]
@@ -34,6 +37,33 @@ def test_csv_files_have_every_report(sqlite_store: Store, search: str, tmp_path:
         assert [float(row["loss"]) for row in found] == [report["loss"] for report in trial.history]
         assert [int(row["training_iteration"]) for row in found] == list(range(1, trial.iterations + 1))
         assert json.loads((folder / f"trial_{trial.number:05}" / "params.json").read_text()) == trial.config
+
+
+def test_metrics_with_the_names_of_other_fields_are_kept_under_new_names(sqlite_store: Store, tmp_path: Path) -> None:
+    """The metrics had been lost, and one called event_seq had taken the place of the numbers by which rows are found."""
+    own = dict.fromkeys(("event_seq", "timestamp", "trial_id", "config"), 7.0)
+
+    def train(config: dict[str, Any], checkpoint: Any) -> Any:
+        for loss in (2.0, 1.0):
+            yield tuner.Step({"loss": loss, **own, "config/x": 7.0})
+
+    space = {"x": tuner.choice([3])}
+    found = tuner.simulate(train, space, metric="loss", mode="min", num_samples=1, scheduler="fifo")
+    form = Space.from_python(space).to_json()
+    spec = Spec(name="own", space=form, objectives=(Objective("loss", "min"),), entrypoint="module:train")
+    search = stored_simulation(found, spec, sqlite_store).public_id
+    for _ in range(2):  # the second time from the beginning
+        assert observed(sqlite_store, search, tmp_path, tuner.callbacks.CSVLoggerCallback(tmp_path)) == []
+    [trial] = tuner.Result.load(sqlite_store, search).trials
+    written = rows(tmp_path / "trial_00000" / "progress.csv")
+    assert [row["loss"] for row in written] == ["2.0", "1.0"]
+    assert int(written[0]["event_seq"]) < int(written[1]["event_seq"])
+    for row in written:
+        assert {row[f"metrics/{name}"] for name in own} == {"7.0"}
+        assert row["trial_id"] == trial.id
+    for history in (False, True):
+        [*_, last] = tuner.Result.load(sqlite_store, search).dataframe(history).to_dict("records")
+        assert (last["config/x"], last["metrics/config/x"]) == (3, 7.0)
 
 
 def test_no_row_is_written_twice_after_a_kill(sqlite_store: Store, search: str, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 import tuner
 from tests.driver.stored import stored_simulation
+from tests.sdk.callbacks.test_files import scalars
 from tests.sdk.callbacks.test_observers import committed, observed, search
 from tuner.domain.experiment import Objective, Spec
+from tuner.errors import MissingPackage
 from tuner.sdk.callbacks import observers
 from tuner.space import Space
 from tuner.store import Store
@@ -74,6 +76,47 @@ def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
     assert run.data.params == {"drop_0_": str(trial.config["drop[0]"])}
 
 
+def test_mlflow_and_tensorboard_have_every_metric_and_param_although_their_new_names_are_equal(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later ones had been lost, in MLflow with all params after them; in TensorBoard, their values had been mixed."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setattr(observers, "PATIENCE_S", 300.0)
+    from mlflow.tracking import MlflowClient
+
+    long = "a" * 300
+
+    def train(config: dict[str, Any], checkpoint: Any) -> Any:
+        yield tuner.Step({"loss": 1.0, "recall@5": 0.5})
+        yield tuner.Step({"loss": 0.5, "recall#5": 0.25, "recall@5": 0.75, "recall_6": 0.0, "recall@6": 1.0, long: 2.0})
+
+    space = {"lr@x": tuner.uniform(0, 1), "lr_x": tuner.uniform(0, 1), "z": tuner.uniform(0, 1)}
+    found = tuner.simulate(
+        train, space, metric="loss", mode="min", num_samples=1, scheduler="fifo", search_alg="random"
+    )
+    form = Space.from_python(space).to_json()
+    spec = Spec(name="alike", space=form, objectives=(Objective("loss", "min"),), entrypoint="module:train")
+    search = stored_simulation(found, spec, sqlite_store).public_id
+    uri = (tmp_path / "mlruns").as_uri()
+    folder = tmp_path / "tb"
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.MLflowLoggerCallback(uri)) == []
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("alike")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    [trial] = tuner.Result.load(sqlite_store, search).trials
+    config = trial.config
+    assert run.data.params == {"lr_x": str(config["lr_x"]), "lr_x_2": str(config["lr@x"]), "z": str(config["z"])}
+    named = {"loss": 0.5, "recall_5": 0.75, "recall_5_2": 0.25, "recall_6": 0.0, "recall_6_2": 1.0}
+    assert run.data.metrics == {**named, "a" * 240: 2.0}
+    pytest.importorskip("tensorboardX")
+    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.TBXLoggerCallback(folder)) == []
+    (events,) = (folder / "trial_00000").glob("events.*")
+    assert scalars(events)[:2] == [("loss", 1), ("recall_5", 1)]
+    assert sorted(scalars(events)[2:]) == sorted((name, 2) for name in [*named, long])
+
+
 def test_wandb_has_a_run_for_each_trial(sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = committed(sqlite_store, 3)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -105,3 +148,44 @@ def test_what_is_missing_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     said = observed(sqlite_store, search, tmp_path, callback)
     assert f"pip install {package}" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "callback", "package"),
+    [
+        ("mlflow", tuner.callbacks.MLflowLoggerCallback(), "mlflow-skinny"),
+        ("wandb", tuner.callbacks.WandbLoggerCallback(), "wandb"),
+        ("tensorboardX", tuner.callbacks.TBXLoggerCallback(), "tensorboardX"),
+    ],
+)
+@pytest.mark.parametrize("line", ["import protobuf_gone", "int.no_attribute"])
+def test_a_library_that_is_installed_but_broken_is_not_called_missing(
+    sqlite_store: Store,
+    search: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    callback: Any,
+    package: str,
+    line: str,
+) -> None:
+    """The user was told to install it, or only "has no attribute", by TensorBoard once for each report."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == folder]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "__init__.py").write_text(line)
+    [said] = observed(sqlite_store, search, tmp_path, callback)
+    assert "which is installed, but cannot be imported (" in said
+    assert ("protobuf_gone" if "gone" in line else "no_attribute") in said
+    assert f"`pip install {package} --upgrade`" in said
+    assert " more" not in said
+
+
+def test_the_folder_that_wandb_makes_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(MissingPackage, match="pip install wandb"):
+        tuner.callbacks.WandbLoggerCallback().setup(name="n", experiment_id="e", folder=str(tmp_path))

@@ -70,6 +70,9 @@ class Decider:
         self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
         self._amended = False  # the spec has changed since the searcher was asked
         self._exhausted = False  # the searcher has no more configurations
+        self._commands = 0  # users' requests from before the newest takeover that are not handled yet
+        self._owes_takeover = False  # the trials of the previous driver are to be continued
+        self._late_resume: e.Commanded | None = None  # a resume that came when the time or the GPU hours were used up
         self._fitting = False
         self._fit_again = 0.0
 
@@ -86,6 +89,11 @@ class Decider:
     def _next_suggestion(self) -> int:
         """Return the number of the searcher's next suggestion. Repeats and trials that users enqueued do not count."""
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
+
+    def expect(self, commands: Sequence[Event]) -> None:
+        """Note the users' requests that follow a takeover at once, so that it starts no trial that they end, stop or pause."""
+        of_trials = any(isinstance(event, e.Commanded) and event.trial is not None for event in commands)
+        self._commands = 0 if of_trials else len(commands)  # a request about a trial is for its open segment
 
     # -- after an event --------------------------------------------------------------------------------------------------
 
@@ -115,7 +123,8 @@ class Decider:
                 notes += [d.Note(reason=note) for note in self.notes] if self.experiment.seq == 1 else []
                 for number, _, info in self.experiment.lost_uploads:
                     notes.append(self._lost(number, info, "the driver stopped before its upload was complete"))
-                return [*notes, *after_takeover(self.experiment)]
+                self._owes_takeover = True
+                return [*notes, *self._take_over()]
             case e.Commanded():
                 if event.command == "continue":
                     self._exhausted = False
@@ -125,7 +134,8 @@ class Decider:
                 self._amended = self._asked is not None
                 self._outdated = self._asked is not None and "space" in event.changes
                 why = event.reason or f"a user changed {names(event.changes)}"
-                return [d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))]
+                note = d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))
+                return [note, *self._resume_late()]
             case e.UploadFailed():
                 return [self._lost(event.trial, event.checkpoint, event.reason)]
             case e.Enqueued() | e.Pinned():
@@ -156,13 +166,41 @@ class Decider:
             case _:
                 assert_never(event)
 
+    def _take_over(self) -> Iterator[Decision]:
+        """Continue or pause the previous driver's trials once the users' requests are handled, unless a limit is used up."""
+        decisions = after_takeover(self.experiment)
+        if self._commands or (decisions and self._limit_ends_search()):
+            return
+        self._owes_takeover = False
+        yield from decisions
+
+    def _limit_ends_search(self) -> bool:
+        """Return whether the driver's timer is about to end the search, because the time or the GPU hours are used up."""
+        experiment = self.experiment
+        return experiment.state is _X.RUNNING and experiment.finishing is None and limits.used_up(experiment)
+
     def _obey(self, event: e.Commanded) -> Iterator[Decision]:
-        """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning."""
+        """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning.
+
+        If the time budget or the GPU hours are used up, as after a user has lowered them, a resume starts no trial: the
+        driver's timer ends the search next.
+        """
+        if event.trial is None:
+            late = event.command == "resume" and self._limit_ends_search()
+            self._late_resume = event if late else None
+            if late:
+                return
         for decision in after_command(self.experiment, event):
             if isinstance(decision, d.Resume):
                 yield from self._continue_trial(decision, asked=True)
             else:
                 yield decision
+
+    def _resume_late(self) -> Iterator[Decision]:
+        """Carry out a resume that started no trial, if a user has raised the limit before it has ended the search."""
+        resume, goes_on = self._late_resume, self.experiment.finishing is None and not self._limit_ends_search()
+        if resume is not None and goes_on:
+            yield from self._obey(resume)
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
         """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
@@ -265,6 +303,12 @@ class Decider:
 
         Call this after `after_event`, and after `after_fact` for each fact that followed from the event.
         """
+        if self._commands and isinstance(event, e.Commanded | e.Amended | e.Enqueued | e.Pinned):
+            self._commands -= 1
+        if self._owes_takeover:
+            yield from self._take_over()
+            if self._owes_takeover:
+                return
         if self.experiment.waiting_exploits:
             yield from self._end_waiting()
         outlook = self.experiment.outlook
@@ -386,7 +430,7 @@ class Decider:
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
-        while self._has_free_slot():
+        while self._has_free_slot() and self._late_resume is None:
             if not (yield from self._use_slot()):
                 return
 

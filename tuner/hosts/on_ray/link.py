@@ -85,7 +85,7 @@ class Link:
         """
         import ray
 
-        from tuner.hosts.ray.cluster import DEAD, not_started
+        from tuner.hosts.ray.cluster import DEAD, GIVEN_TO_A_SERVICE, OF_A_SERVICE, not_started
 
         was_up = self._host is not None
         try:
@@ -104,9 +104,10 @@ class Link:
             if self._owner is not None:
                 self._gone.append(self._owner)
             self._host = self._owner = None
+            advice = GIVEN_TO_A_SERVICE if self._settings.ray_address else OF_A_SERVICE
             self._tell(
                 trouble="the driver is being started again",
-                log=f"the driver host is gone: {error}" if was_up else not_started(error),
+                log=f"the driver host is gone: {error}" if was_up else not_started(error, advice),
             )
             if not was_up:  # wait a moment if the host could not even start
                 time.sleep(CHECK_S)

@@ -118,15 +118,23 @@ _OTHER_CODE = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeErro
 """The errors of a driver host that was called as only another version of tuner can be."""
 
 
-def not_started(error: Exception) -> str:
+OF_A_SCRIPT = (
+    "Restart Ray with this version, by `tuner serve --stop` if a service of another home has started it, or leave ray_address "
+    "and RAY_ADDRESS out"
+)
+OF_A_SERVICE = "End this Ray with `tuner serve --stop`; the next `tuner serve` starts it with this version"
+GIVEN_TO_A_SERVICE = "Restart Ray with this version, or unset RAY_ADDRESS: then the service starts a Ray of its own"
+"""The advice about a Ray with another version of tuner: for a script; for a service without RAY_ADDRESS, and with it."""
+
+
+def not_started(error: Exception, advice: str = OF_A_SCRIPT) -> str:
     """Return why a driver host could not be started on Ray, and what to do if that Ray has loaded other code."""
     raised = _RAISED.findall(str(error))
     if not raised or raised[-1] not in _OTHER_CODE:
         return f"the driver host could not be started on Ray{nearly_full()}: {error}"
     return (
         "the driver host could not be started, most likely because the processes of this Ray have another version of tuner than "
-        f"this one ({__version__}). Restart Ray with this version, by `tuner serve --stop` if a service of another home has "
-        f"started it, or leave ray_address out: {error}"
+        f"this one ({__version__}). {advice}: {error}"
     )
 
 

@@ -67,7 +67,11 @@ class Callback:
         event_seq: int,
         **info: Any,
     ) -> None:
-        """Handle a report. result: the metrics, ``training_iteration``, ``timestamp``, ``trial_id`` and ``config``."""
+        """Handle a report.
+
+        result: the metrics, ``training_iteration``, ``timestamp``, ``trial_id`` and ``config``. A metric with one of these
+            names, or called ``event_seq``, is in ``metrics/NAME``.
+        """
 
     def on_checkpoint(
         self, *, trial: ObservedTrial, trials: Sequence[ObservedTrial], checkpoint: Mapping[str, Any], **info: Any

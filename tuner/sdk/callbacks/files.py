@@ -6,16 +6,19 @@ import csv
 import json
 import math
 import os
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tuner.domain.keys import trial_id
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
 
-FIXED = ("event_seq", "training_iteration", "timestamp", "trial_id")
+OWN = ("event_seq", "training_iteration", "timestamp", "trial_id", "config")
+"""The fields of a result that are no metrics. A metric with such a name is called ``metrics/NAME`` there."""
 OWNER = "experiment.txt"
 """The file in a folder of logs that has the id of the experiment whose trials are there."""
 
@@ -115,6 +118,8 @@ def _last(path: Path) -> int:
 class TBXLoggerCallback(Callback):
     """Writes scalars for TensorBoard to ``FOLDER/trial_00003``. When a trial ends, adds its configuration and last value.
 
+    Characters that TensorBoard refuses in names become underscores: ``recall@5`` is written as ``recall_5``, or as
+    ``recall_5_2`` if there is another metric ``recall_5``.
     It uses tensorboardX, which comes with Ray. ``tensorboard --logdir FOLDER`` shows all trials.
 
     Args:
@@ -125,22 +130,26 @@ class TBXLoggerCallback(Callback):
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
         self._writers: dict[int, Any] = {}
+        self._names = Names(_tag)
 
     def setup(self, *, folder: str, experiment_id: str, metric: str, **info: Any) -> None:
         self.folder = _own(self._folder, experiment_id) if self._folder else Path(folder).absolute() / "tensorboard"
         self._metric = metric
+        self._open = imported(
+            "tensorboardX", "SummaryWriter", user="TBXLoggerCallback", library="tensorboardX", install="tensorboardX"
+        )
 
     def _writer(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._writers:
-            from tensorboardX import SummaryWriter
-
-            self._writers[trial.number] = SummaryWriter(str(self.folder / trial.name))
+            self._writers[trial.number] = self._open(str(self.folder / trial.name))
         return self._writers[trial.number]
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
         writer = self._writer(trial)
-        for name, value in metrics_of(result).items():
-            writer.add_scalar(name, value, result["training_iteration"], walltime=result["timestamp"])
+        found = metrics_of(result)
+        names = self._names.of(found)
+        for name, value in found.items():
+            writer.add_scalar(names[name], value, result["training_iteration"], walltime=result["timestamp"])
         writer.flush()
 
     def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -164,10 +173,37 @@ class TBXLoggerCallback(Callback):
         self._writers.clear()
 
 
-def metrics_of(result: Mapping[str, Any], left_out: Sequence[str] = (*FIXED, "config")) -> dict[str, float]:
+def metrics_of(result: Mapping[str, Any], left_out: Sequence[str] = OWN) -> dict[str, float]:
     """Return the metrics of a result that are finite numbers."""
     return {
         name: value
         for name, value in result.items()
         if name not in left_out and isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+class Names:
+    """Gives metrics or parameters names that another application accepts, and never the same name to two of them.
+
+    allowed: a function that replaces what the application refuses in a name.
+    """
+
+    def __init__(self, allowed: Callable[[str], str]) -> None:
+        self._allowed = allowed
+        self._given: dict[str, str] = {}
+
+    def of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the new name of each name. A number is appended to a changed name that is taken. No name changes later."""
+        names = list(names)
+        for name in sorted({*names} - self._given.keys(), key=lambda name: (self._allowed(name) != name, name)):
+            taken, new, count = set(self._given.values()), self._allowed(name), 1
+            while new in taken:
+                count += 1
+                new = f"{self._allowed(name)}_{count}"
+            self._given[name] = new
+        return {name: self._given[name] for name in names}
+
+
+def _tag(name: str) -> str:
+    """Replace what tensorboardX replaces in a tag."""
+    return re.sub(r"[^-/\w.]", "_", name).lstrip("/")

@@ -24,6 +24,8 @@ from tuner.domain.trial import drawn_as
 from tuner.errors import SpecError
 from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
+from tuner.sdk.callbacks.files import OWN
+from tuner.sdk.trial_result import renamed
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import ExperimentRecord
@@ -145,8 +147,8 @@ class Reader:
             case "reported":
                 iteration = data["iteration"]
                 trial.last_result = {
-                    **data["metrics"], "training_iteration": iteration, "timestamp": entry.time, "trial_id": trial.trial_id,
-                    "config": trial.config,
+                    **renamed(data["metrics"], OWN), "training_iteration": iteration, "timestamp": entry.time,
+                    "trial_id": trial.trial_id, "config": trial.config,
                 }  # fmt: skip
                 # The trial's first report can come before the event that says that all ranks have started.
                 if trial.number not in self._begun:

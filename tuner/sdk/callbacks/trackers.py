@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from tuner.errors import MissingPackage
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
-from tuner.sdk.callbacks.files import metrics_of
+from tuner.sdk.callbacks.files import Names, metrics_of
+from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
+
+LONGEST = 240
+"""The number of characters to which a name is cut for MLflow, which leaves room for a number in the 250 that it allows."""
 
 
 class MLflowLoggerCallback(Callback):
     """Logs each trial as an MLflow run: its configuration as params, its reports as metrics.
 
     A run has the tags ``tuner.experiment_id`` and ``tuner.trial_id``, by which a resumed search finds its trials' runs.
-    Characters that MLflow refuses in the names of params and metrics become underscores: ``recall@5`` is logged as ``recall_5``.
+    Characters that MLflow refuses in the names of params and metrics become underscores: ``recall@5`` is logged as ``recall_5``,
+    or as ``recall_5_2`` if there is another metric ``recall_5``. Names are cut to 240 characters.
 
     Args:
         tracking_uri: the tracking server or store. None: the one that MLflow is configured to use.
@@ -28,13 +32,13 @@ class MLflowLoggerCallback(Callback):
     ) -> None:
         self._uri, self._name, self._tags = tracking_uri, experiment_name, dict(tags or {})
         self._runs: dict[int, str] = {}
+        self._params, self._metrics = Names(_allowed), Names(_allowed)
 
     def setup(self, *, name: str, experiment_id: str, **info: Any) -> None:
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise MissingPackage("MLflowLoggerCallback needs MLflow: pip install mlflow-skinny") from error
-        self._client = MlflowClient(tracking_uri=self._uri)
+        client = imported(
+            "mlflow.tracking", "MlflowClient", user="MLflowLoggerCallback", library="MLflow", install="mlflow-skinny"
+        )
+        self._client = client(tracking_uri=self._uri)
         called = self._name or name
         found = self._client.get_experiment_by_name(called)
         self._experiment = found.experiment_id if found is not None else self._client.create_experiment(called)
@@ -53,8 +57,9 @@ class MLflowLoggerCallback(Callback):
                 tags = {**self._tags, "tuner.experiment_id": self._id, "tuner.trial_id": trial.trial_id}
                 run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
                 self._runs[trial.number] = run.info.run_id
+                names = self._params.of(trial.params)
                 for name, value in trial.params.items():
-                    self._client.log_param(run.info.run_id, _allowed(name), value)
+                    self._client.log_param(run.info.run_id, names[name], value)
         return self._runs[trial.number]
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -67,8 +72,10 @@ class MLflowLoggerCallback(Callback):
         from mlflow.entities import Metric
 
         time, step = int(result["timestamp"] * 1000), result["training_iteration"]
-        found = [Metric(_allowed(name), value, time, step) for name, value in metrics_of(result).items()]
-        self._client.log_batch(self._run(trial), metrics=found)
+        found = metrics_of(result)
+        names = self._metrics.of(found)
+        metrics = [Metric(names[name], value, time, step) for name, value in found.items()]
+        self._client.log_batch(self._run(trial), metrics=metrics)
 
     def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED")
@@ -85,9 +92,10 @@ class MLflowLoggerCallback(Callback):
 def _allowed(name: str) -> str:
     """Replace what MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report.
 
-    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``.
+    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``, and names that are longer
+    than 250 characters.
     """
-    parts = re.sub(r"[^\w./: -]", "_", name).split("/")
+    parts = re.sub(r"[^\w./: -]", "_", name)[:LONGEST].split("/")
     return "/".join("_" if part in ("", ".", "..") else part for part in parts)
 
 
@@ -114,11 +122,7 @@ class WandbLoggerCallback(Callback):
         self._runs: dict[int, Any] = {}
 
     def setup(self, *, name: str, experiment_id: str, folder: str, **info: Any) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingPackage("WandbLoggerCallback needs Weights & Biases: pip install wandb") from error
-        self._wandb = wandb
+        self._init = imported("wandb", "init", user="WandbLoggerCallback", library="Weights & Biases", install="wandb")
         self._given = {
             "project": self._project or name, "group": self._group or experiment_id, "mode": self._mode, "dir": folder,
             **self._options,
@@ -126,7 +130,7 @@ class WandbLoggerCallback(Callback):
 
     def _run(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._runs:
-            self._runs[trial.number] = self._wandb.init(
+            self._runs[trial.number] = self._init(
                 id=trial.trial_id,
                 name=trial.name,
                 config=config_as_json(trial.config),

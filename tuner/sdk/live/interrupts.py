@@ -39,6 +39,8 @@ class Interrupts:
         """The name of the first signal, until the caller has told the user about it."""
         self.ends: signal.Signals | None = None
         """The signal that asked the process to end, if one did."""
+        self.elsewhere = False
+        """True while another process drives the search, which continues after this one has ended."""
         self._heard = False
         self._before: dict[signal.Signals, Any] = {}
         self._main = False
@@ -95,11 +97,15 @@ class Interrupts:
                 self._pause(self.news)
             except StoreError as error:
                 why = str(error).partition("\n")[0]
-                tell(
-                    f"the search cannot be paused, so it is stopped at once, and `tuner resume` continues it: {why}",
-                    sys.stderr,
+                follows = (
+                    "it continues, since another process drives it, and `tuner pause` can pause it later"
+                    if self.elsewhere
+                    else "it is stopped at once, and `tuner resume` continues it"
                 )
+                tell(f"the search cannot be paused, so {follows}: {why}", sys.stderr)
                 self.end_process()
                 raise KeyboardInterrupt from None
         else:
-            tell("stopping at once", sys.stderr)
+            tell(
+                "leaving the search to the process that drives it" if self.elsewhere else "stopping at once", sys.stderr
+            )

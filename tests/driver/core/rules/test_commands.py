@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from tests.driver.bench import Bench
+from tests.driver.bench import Bench, interrupts, launches
+from tuner.domain import events as e
+from tuner.domain.states import ExperimentState
 
 
 def reasons(bench: Bench, number: int) -> list[str]:
@@ -108,3 +111,54 @@ def test_a_user_is_not_warned_if_a_resumed_trial_continues_from_a_checkpoint() -
     bench.ended(0)
     bench.command("resume", trial=0)
     assert [entry.reason for _, entry in bench.log if entry.KIND in ("resume", "note")] == ["resumed by a user"]
+
+
+@pytest.mark.parametrize("command", ["cancel", "kill", "pause"])
+def test_a_takeover_starts_no_trial_that_a_request_made_meanwhile_ends_or_pauses(command: str) -> None:
+    """The trials had started, those without a checkpoint from the beginning, with none of their iterations."""
+    bench = two_that_ran()
+    request = e.Commanded(time=bench.tick(), command=command)  # type: ignore[arg-type]
+    bench.core.decider.expect([request])
+    assert launches(bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))) == []
+    assert launches(bench.feed(request)) == []
+    assert bench.states == ["paused" if command == "pause" else "cancelled"] * 2
+    assert bench.core.state is (ExperimentState.PAUSED if command == "pause" else ExperimentState.CANCELLED)
+    assert [trial.iteration for trial in bench.core.trials] == [1, 1]
+    if command == "pause":
+        again = bench.successor()
+        assert again.states == bench.states
+        again.feed(e.DriverStarted(time=again.tick(), epoch=3))
+        assert launches(again.command("resume")) == [(0, 2), (1, 2)]
+
+
+def test_a_takeover_starts_no_trial_if_a_limit_was_lowered_meanwhile_and_all_if_it_is_raised_again() -> None:
+    bench = two_that_ran(limits={"max_concurrent_trials": 2, "time_budget_s": 100.0})
+    lowered, raised = (e.Amended(time=bench.tick(), changes={"limits": {"time_budget_s": x}}) for x in (1.0, 100.0))
+    bench.core.decider.expect([lowered])
+    assert launches(bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))) == []
+    assert launches(bench.feed(lowered)) == []
+    assert bench.core.state is ExperimentState.RUNNING, "the driver's timer ends it next"
+    spent = bench.successor()
+    spent.feed(e.BudgetSpent(time=spent.tick(), seconds=1.0))
+    assert (spent.states, spent.core.state) == (["stopped", "stopped"], ExperimentState.COMPLETED)
+    assert [trial.iteration for trial in spent.core.trials] == [1, 1]
+    assert launches(bench.feed(raised)) == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("command", [None, "pause"])
+def test_a_takeover_continues_trials_before_requests_about_single_ones(command: str | None) -> None:
+    bench = two_that_ran()
+    requests = [e.Commanded(time=bench.tick(), command="pause", trial=1)] if command else []
+    bench.core.decider.expect(requests)
+    assert launches(bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))) == [(0, 2), (1, 2)]
+    for request in requests:
+        assert interrupts(bench.feed(request)) == [1]
+
+
+def two_that_ran(**options: Any) -> Bench:
+    """Return a new driver of a search whose two trials have reported once, and ran when their driver died."""
+    bench = Bench(num_samples=2, **options)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+    return bench.successor()

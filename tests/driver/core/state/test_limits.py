@@ -87,6 +87,39 @@ def test_no_trial_starts_if_a_search_is_continued_although_its_time_or_gpu_hours
     assert bench.core.trials[2].params == {"x": 0.5}
 
 
+@pytest.mark.parametrize("limit", ["time_budget_s", "gpu_hours"])
+@pytest.mark.parametrize("raised", [False, True])
+def test_no_held_trial_starts_if_a_search_is_resumed_after_its_limit_was_lowered(limit: str, raised: bool) -> None:
+    """The trials had started, those without a checkpoint from the beginning, and had been stopped at their next report."""
+    unit = 1.0 if limit == "time_budget_s" else 1 / 3600
+    bench = Bench(num_samples=2, scaling=Scaling(use_gpu=True), limits={"max_concurrent_trials": 2, limit: 100 * unit})
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+    bench.command("pause")
+    for number in (0, 1):
+        bench.reported(number)
+        bench.ended(number)
+    assert bench.core.state is ExperimentState.PAUSED
+    bench = bench.successor()
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    bench.feed(e.Amended(time=bench.tick(), changes={"limits": {limit: unit}}))
+    out = bench.command("resume")
+    assert (launches(out), bench.states) == ([], ["paused", "paused"])
+    assert bench.core.state is ExperimentState.RUNNING
+    assert [trial.iteration for trial in bench.core.trials] == [2, 2]
+    if raised:  # before the driver's timer has ended the search
+        out = bench.feed(e.Amended(time=bench.tick(), changes={"limits": {limit: 100 * unit}}))
+        assert launches(out) == [(0, 2), (1, 2)]
+        return
+    if limit == "time_budget_s":
+        bench.feed(e.BudgetSpent(time=bench.tick(), seconds=unit))
+    else:
+        bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=unit))
+    assert (bench.core.state, bench.states) == (ExperimentState.COMPLETED, ["stopped", "stopped"])
+    assert [trial.iteration for trial in bench.core.trials] == [2, 2]
+
+
 def test_a_simulated_search_has_the_limit_too() -> None:
     def broken(config: dict[str, float], checkpoint: int | None) -> Iterator[tuner.Step]:
         yield tuner.Step({"loss": 1.0}, 1.0)
