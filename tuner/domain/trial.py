@@ -183,7 +183,9 @@ class Trial:
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:
-            return max(scored, key=lambda kept: (objective.score(kept.value or 0.0), -kept.segment, -kept.info.step)).info
+            return max(
+                scored, key=lambda kept: (objective.score(kept.value or 0.0), -kept.segment, -kept.info.step)
+            ).info
         return max(ready, key=lambda kept: (kept.segment, kept.info.step)).info if ready else None
 
     @property
