@@ -331,7 +331,8 @@ class Result:
     def dataframe(self, history: bool = False) -> pd.DataFrame:
         """Return a data frame with a row for each trial, or for each report if `history` is true.
 
-        Configurations are in columns such as ``config/lr``. A metric with the name of another column, such as ``state``, is in
+        Configurations are in columns such as ``config/lr``: the trial's last one, or the one with which the report was trained
+        if `history` is true. PBT changes it during training. A metric with the name of another column, such as ``state``, is in
         the column ``metrics/state``. If the search has constraints, the column `feasible` tells whether the trial or report
         satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining
         points, and warns.
@@ -345,9 +346,13 @@ class Result:
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
             fixed = {"trial": trial.number, "state": str(trial.state)}
-            config = {f"config/{name}": value for name, value in flat(trial.config)}
+            config = _columns(trial.config)
             if history:
-                rows += [{**fixed, **renamed(report, fixed), **config} for report in self._judged(trial.history)]
+                trained_with = self._trained_with(trial)
+                rows += [
+                    {**fixed, **renamed(report, fixed), **trained_with.get(int(report["segment"]), config)}
+                    for report in self._judged(trial.history)
+                ]
             else:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
@@ -357,6 +362,14 @@ class Result:
                 own = {**fixed, **more}
                 rows.append({**own, **renamed(trial.metrics, own), **config})
         return pd.DataFrame(rows)
+
+    def _trained_with(self, trial: TrialResult) -> dict[int, dict[str, Any]]:
+        """Return the configuration of each segment of a trial, as columns."""
+        number = self._drawn_as.get(trial.number, trial.number)
+        return {
+            segment.ordinal: _columns(config_of(self._space, self._seed, segment.params, number))
+            for segment in self._segments.get(trial.number, ())
+        }
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
         """Add the field `feasible` to each report, judged by the newest value of each metric at that point."""
@@ -455,6 +468,10 @@ class Result:
             draws=self._draws,
         )
         return plots.plot(search, kind, options)
+
+
+def _columns(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"config/{name}": value for name, value in flat(config)}
 
 
 def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:
