@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -346,6 +347,27 @@ def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_del
     delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "now"), home=tmp_path, force=True)
     assert [path.name for path in (tmp_path / "before").iterdir()] == ["exp_other"]
     assert (other / "model.pt").exists()
+
+
+def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    folder = tmp_path / "checkpoints" / made.public_id
+    folder.mkdir(parents=True)
+    places: dict[str, Any] = {"storage": str(tmp_path / "checkpoints"), "home": tmp_path}
+
+    def rmtree(path: str, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", "model.pt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(Conflict, match=r"cannot be deleted: .*Permission denied: 'model.pt'; try again later"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.get(made.public_id).public_id == made.public_id
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert not folder.exists()
 
 
 def counted(store: Store) -> dict[str, float]:

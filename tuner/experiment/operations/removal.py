@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -101,7 +102,10 @@ def _folders(store: Store, record: ExperimentRecord, storage: str) -> list[str]:
 
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
-        place(uri).remove()
+        where = place(uri)
+        where.remove()
+        if where.remote is None and os.path.lexists(where.path):
+            shutil.rmtree(where.path)  # says why it is still there
     except (CheckpointError, FileNotFoundError):
         # the path has a variable that is set only on the nodes, or another call has deleted the folder
         pass
