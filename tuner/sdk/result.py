@@ -36,9 +36,11 @@ from tuner.sdk.trial_result import (
     trial_of,
 )
 from tuner.search import constraints
+from tuner.settings import Settings
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import DecisionRecord, ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.trials.checkpoints.storage import join
 from tuner.usercode.importing import refuse_while_importing
 
 SHOWN = 10
@@ -95,6 +97,7 @@ class Found:
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    folder: str | None = None  # where the checkpoints of the experiment are, if this process may know it
     draws: Sequence[Mapping[str, Any]] = ()  # see `Trials.draws`
     more: More | None = None  # runs more trials of the experiment
 
@@ -137,7 +140,7 @@ class Result:
         self.reason = record.reason
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
         self.trials = notebook.Rows(
-            trial_of(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
+            trial_of(row, space, spec.seed, found.histories.get(row.number, []), found.folder) for row in found.trials
         )
         self.decisions = notebook.Rows(found.decisions)
         self._drawn_as = {row.number: drawn_as(row.tags, row.number) for row in found.trials}
@@ -167,7 +170,9 @@ class Result:
         self._segments, self._draws = found.segments, found.draws
         self._best_place = found.best_place
         self._more = found.more
-        self.best_checkpoint: Checkpoint | None = opened(found.best_checkpoint) if found.best_checkpoint else None
+        self.best_checkpoint: Checkpoint | None = (
+            opened(found.best_checkpoint, found.folder) if found.best_checkpoint else None
+        )
 
     @classmethod
     def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
@@ -191,6 +196,7 @@ class Result:
                 decisions=_decisions(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                folder=join(record.spec.checkpoint.storage or Settings.from_env().storage, record.public_id),
                 draws=store.trials.draws(record.id) if record.spec.search.get("type") == "define_by_run" else (),
                 more=more,
             )
