@@ -260,6 +260,20 @@ def test_of_equal_values_the_checkpoint_of_the_best_report_is_kept(keep_best: in
     assert (best["iteration"], best["checkpoint_id"]) == (2, "ckp_0_1_2")
 
 
+def test_what_an_earlier_version_kept_in_place_of_an_equally_good_one_stays() -> None:
+    """It kept the newest of equally good ones."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 1})
+    bench.started(0)
+    for loss in (0.5, 0.1, 0.1, 0.3):
+        bench.reported(0, loss=loss, checkpoint=True)
+    for name in ("ckp_0_1_1", "ckp_0_1_2"):
+        bench.feed(e.CheckpointDeleted(time=bench.tick(), trial=0, checkpoint=name))
+    after = bench.successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == []
+    assert list(after.core.trials[0].checkpoints) == ["ckp_0_1_4", "ckp_0_1_3"]
+    assert after.core.summary()["best"]["checkpoint_id"] == "ckp_0_1_3"
+
+
 def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
