@@ -296,5 +296,11 @@ def test_a_checkpoint_whose_folder_was_moved_is_found_where_it_is_now(tmp_path: 
     assert checkpoints.where_now(lost, str(now)) == lost
     assert checkpoints.where_now("s3://bucket/x/exp_1/trial_00000/y", str(now)) == "s3://bucket/x/exp_1/trial_00000/y"
     assert checkpoints.where_now(uri, "s3://bucket/exp_1") == uri
+    assert [checkpoints.where_now(short, str(now)) for short in ("memory:", "/a", "a/b", "")] == [
+        "memory:",
+        "/a",
+        "a/b",
+        "",
+    ]
     before.mkdir()
     assert checkpoints.where_now(uri, str(now)) == uri, "its folder is there, so this one is lost"

@@ -301,11 +301,11 @@ def where_now(uri: str, folder: str) -> str:
 
     That is so if the folder below which it was saved is gone, as after a move of the home, and `folder` has the checkpoint.
     """
-    before, trial, name = ("", *uri.rstrip("/").rsplit("/", 2))[-3:]
-    if not (before and is_local(uri) and is_local(folder)):
+    before, *names = uri.rstrip("/").rsplit("/", 2)
+    if len(names) < 2 or not (before and is_local(uri) and is_local(folder)):
         return uri
     with contextlib.suppress(CheckpointError):  # a path begins with a variable that is set only on other nodes
-        moved = join(folder, trial, name)
+        moved = join(folder, *names)
         if not os.path.lexists(place(before).path) and os.path.lexists(place(moved).beside(_MARKER).path):
             return moved
     return uri
