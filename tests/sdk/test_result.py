@@ -148,6 +148,16 @@ def test_the_best_configuration_is_that_of_the_best_report_and_not_a_later_one(s
     assert (result.trials[0].config, result.trials[0].best_config) == ({"x": 0.9}, first)
 
 
+def test_the_frame_of_all_reports_has_the_configuration_with_which_each_was_trained(sqlite_store: Store) -> None:
+    bench = Bench()
+    exploit(bench)
+    first = bench.core.trials[0].segments[0].params["x"]
+    assert first != 0.9
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
+    assert result.dataframe(history=True)["config/x"].tolist() == [first]
+    assert result.dataframe()["config/x"].tolist()[0] == 0.9, "the last one"
+
+
 def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:
     bench = Bench(**CONSTRAINED)
     for number, size in ((0, 1.0), (1, 0.2)):

@@ -177,12 +177,15 @@ class Trial:
     def best_checkpoint(self, objective: Objective) -> CheckpointInfo | None:
         """Return the ready checkpoint with the best finite objective, or the newest ready one if no objective is finite.
 
+        Of equally good ones, return the oldest, since the best report of a trial is its first one with the best value.
         Return None if the trial has no ready checkpoint.
         """
         ready = [kept for kept in self.checkpoints.values() if kept.info.ready]
         scored = [kept for kept in ready if kept.value is not None]
         if scored:
-            return max(scored, key=lambda kept: (objective.score(kept.value or 0.0), kept.segment, kept.info.step)).info
+            return max(
+                scored, key=lambda kept: (objective.score(kept.value or 0.0), -kept.segment, -kept.info.step)
+            ).info
         return max(ready, key=lambda kept: (kept.segment, kept.info.step)).info if ready else None
 
     @property

@@ -9,15 +9,17 @@ from typing import BinaryIO, cast
 
 from tuner.errors import CheckpointError, Conflict
 from tuner.store import CheckpointRecord
-from tuner.trials.checkpoints.checkpoints import committed
+from tuner.trials.checkpoints.checkpoints import committed, where_now
 from tuner.trials.checkpoints.storage import Place, place
 
 CHUNK = 1024 * 1024
 BLOCK = 512
 
 
-def archive(record: CheckpointRecord) -> Iterator[bytes]:
+def archive(record: CheckpointRecord, folder: str) -> Iterator[bytes]:
     """Yield a tar archive of a checkpoint's files, piece by piece, without writing it to the disk.
+
+    folder: where the checkpoints of its experiment are, to which a user may have moved it.
 
     Raises:
         Conflict: the files are not available, since the checkpoint was deleted, is still being saved, or is on another node.
@@ -25,8 +27,9 @@ def archive(record: CheckpointRecord) -> Iterator[bytes]:
     if record.state != "ready":
         raise Conflict(f"{record.public_id} has no files: it is {record.state}")
     try:
-        files = committed(record.uri).files
-        where = place(record.uri)
+        uri = where_now(record.uri, folder)
+        files = committed(uri).files
+        where = place(uri)
     except (CheckpointError, OSError) as error:
         node = f"; node {record.node} wrote it" if record.node else ""
         raise Conflict(f"the files of {record.public_id} cannot be read here: {error}{node}") from error

@@ -34,6 +34,7 @@ from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
+from tuner.trials.checkpoints.checkpoints import where_now
 from tuner.trials.checkpoints.objects import Stored
 from tuner.trials.checkpoints.storage import join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
@@ -251,6 +252,8 @@ class HostGroups:
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         launch = self._launch(segment, milestone)
+        if launch.checkpoint is not None:
+            launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
         running = Running(self.record.id, segment, launch.start_iteration, self.inbound)
         self._host.segments[launch.segment_id] = running
         if self._host.logs is not None:
@@ -274,10 +277,14 @@ class HostGroups:
         hard = why == "stop" and self._core.experiment.capped
         await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
+    async def _present(self, info: CheckpointInfo) -> CheckpointInfo:
+        """Return a checkpoint with the place where it is now, since users move homes."""
+        return replace(info, uri=await asyncio.to_thread(where_now, info.uri, self.storage))
+
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
             return  # the checkpoint is outside the experiment's storage, or an agent has overwritten it with a newer one
-        await self._host.executors.of(self.record.spec).delete_checkpoint(info)
+        await self._host.executors.of(self.record.spec).delete_checkpoint(await self._present(info))
 
     def _in_use(self, uri: str) -> bool:
         """Return whether a checkpoint that is still kept has this URI."""

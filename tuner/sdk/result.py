@@ -36,9 +36,11 @@ from tuner.sdk.trial_result import (
     trial_of,
 )
 from tuner.search import constraints
+from tuner.settings import Settings
 from tuner.space.revisions import Revisions
 from tuner.store import Store
 from tuner.store.records import DecisionRecord, ExperimentRecord, SegmentRecord, TrialRecord
+from tuner.trials.checkpoints.storage import join
 from tuner.usercode.importing import refuse_while_importing
 
 SHOWN = 10
@@ -95,6 +97,7 @@ class Found:
     decisions: Sequence[DecisionResult]  # all decisions, oldest first
     best_place: lineage.Place | None
     best_checkpoint: CheckpointInfo | None
+    folder: str | None = None  # where the checkpoints of the experiment are, if this process may know it
     draws: Sequence[Mapping[str, Any]] = ()  # see `Trials.draws`
     more: More | None = None  # runs more trials of the experiment
 
@@ -137,7 +140,7 @@ class Result:
         self.reason = record.reason
         self.metric, self.mode = spec.objective.metric, spec.objective.mode
         self.trials = notebook.Rows(
-            trial_of(row, space, spec.seed, found.histories.get(row.number, [])) for row in found.trials
+            trial_of(row, space, spec.seed, found.histories.get(row.number, []), found.folder) for row in found.trials
         )
         self.decisions = notebook.Rows(found.decisions)
         self._drawn_as = {row.number: drawn_as(row.tags, row.number) for row in found.trials}
@@ -167,7 +170,9 @@ class Result:
         self._segments, self._draws = found.segments, found.draws
         self._best_place = found.best_place
         self._more = found.more
-        self.best_checkpoint: Checkpoint | None = opened(found.best_checkpoint) if found.best_checkpoint else None
+        self.best_checkpoint: Checkpoint | None = (
+            opened(found.best_checkpoint, found.folder) if found.best_checkpoint else None
+        )
 
     @classmethod
     def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
@@ -191,6 +196,7 @@ class Result:
                 decisions=_decisions(store, record.id),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
+                folder=join(record.spec.checkpoint.storage or Settings.from_env().storage, record.public_id),
                 draws=store.trials.draws(record.id) if record.spec.search.get("type") == "define_by_run" else (),
                 more=more,
             )
@@ -331,7 +337,8 @@ class Result:
     def dataframe(self, history: bool = False) -> pd.DataFrame:
         """Return a data frame with a row for each trial, or for each report if `history` is true.
 
-        Configurations are in columns such as ``config/lr``. A metric with the name of another column, such as ``state``, is in
+        Configurations are in columns such as ``config/lr``: the trial's last one, or the one with which the report was trained
+        if `history` is true. PBT changes it during training. A metric with the name of another column, such as ``state``, is in
         the column ``metrics/state``. If the search has constraints, the column `feasible` tells whether the trial or report
         satisfies them. If most points of the search were deleted (``TUNER_POINT_DAYS``), `history` returns the remaining
         points, and warns.
@@ -345,10 +352,14 @@ class Result:
         rows: list[dict[str, Any]] = []
         for trial in self.trials:
             fixed = {"trial": trial.number, "state": str(trial.state)}
-            config = {f"config/{name}": value for name, value in flat(trial.config)}
+            config = _columns(trial.config)
             if history:
-                taken = {*fixed, *config}
-                rows += [{**fixed, **renamed(report, taken), **config} for report in self._judged(trial.history)]
+                trained_with = self._trained_with(trial)
+                taken = {*fixed, *config}.union(*trained_with.values())
+                rows += [
+                    {**fixed, **renamed(report, taken), **trained_with.get(int(report["segment"]), config)}
+                    for report in self._judged(trial.history)
+                ]
             else:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
@@ -358,6 +369,14 @@ class Result:
                 own = {**fixed, **more}
                 rows.append({**own, **renamed(trial.metrics, {*own, *config}), **config})
         return pd.DataFrame(rows)
+
+    def _trained_with(self, trial: TrialResult) -> dict[int, dict[str, Any]]:
+        """Return the configuration of each segment of a trial, as columns."""
+        number = self._drawn_as.get(trial.number, trial.number)
+        return {
+            segment.ordinal: _columns(config_of(self._space, self._seed, segment.params, number))
+            for segment in self._segments.get(trial.number, ())
+        }
 
     def _judged(self, history: list[dict[str, float]]) -> list[dict[str, Any]]:
         """Add the field `feasible` to each report, judged by the newest value of each metric at that point."""
@@ -456,6 +475,10 @@ class Result:
             draws=self._draws,
         )
         return plots.plot(search, kind, options)
+
+
+def _columns(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"config/{name}": value for name, value in flat(config)}
 
 
 def _all_trials(store: Store, experiment: int) -> list[TrialRecord]:

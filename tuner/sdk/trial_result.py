@@ -6,7 +6,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.segments import CheckpointInfo
@@ -123,7 +123,9 @@ def not_here(what: str, name: str, instead: Mapping[str, str]) -> str:
     return f"a {what} has no {name!r}" + (f"; it has {instead[name]}" if name in instead else "")
 
 
-def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]]) -> TrialResult:
+def trial_of(
+    row: TrialRecord, space: Revisions, seed: int, history: list[dict[str, float]], folder: str | None = None
+) -> TrialResult:
     number = drawn_as(row.tags, row.number)
     return TrialResult(
         id=row.public_id,
@@ -131,7 +133,7 @@ def trial_of(row: TrialRecord, space: Revisions, seed: int, history: list[dict[s
         state=row.state,
         config=config_of(space, seed, row.params, number, row.space_revision),
         notes=row.tags.get("notes", {}),
-        checkpoint=opened(CheckpointInfo(**row.checkpoint)) if row.checkpoint else None,
+        checkpoint=opened(CheckpointInfo(**row.checkpoint), folder) if row.checkpoint else None,
         iterations=row.iteration,
         metrics=row.last,
         best_value=row.best_value,
@@ -185,9 +187,12 @@ def reported(row: Mapping[str, float]) -> dict[str, float]:
     return {again.get(name, name): value for name, value in row.items() if name not in FIELDS}
 
 
-def opened(info: CheckpointInfo) -> Checkpoint:
-    from tuner.trials.checkpoints.checkpoints import Checkpoint  # loads Ray
+def opened(info: CheckpointInfo, folder: str | None = None) -> Checkpoint:
+    """Return a checkpoint. folder: where the checkpoints of its experiment are, to which a user may have moved it; if known."""
+    from tuner.trials.checkpoints.checkpoints import Checkpoint, where_now  # loads Ray
 
+    if folder is not None:
+        info = replace(info, uri=where_now(info.uri, folder))
     return Checkpoint(info.uri, info=info, fetch=functools.partial(_fetch, info.uri, info.node) if info.node else None)
 
 

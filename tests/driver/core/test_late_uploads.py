@@ -239,7 +239,7 @@ def test_a_checkpoint_that_the_policy_does_not_keep_is_deleted_once_it_has_arriv
     bench.started(0)
     bench.reported(0)
     bench.command("pause", 0)
-    bench.reported(0)
+    bench.reported(0, loss=0.5)
     leaves(bench, 0, late(0, 1), late(0, 2))
     bench.saved(0, late(0, 2).id, 2, segment=1)
     assert bench.core.trials[0].checkpoint is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Start
+from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import Conflict, NotFound, SpecError, Stale
@@ -327,6 +330,44 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_deleted_too(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    saved = tmp_path / "before" / made.public_id / "trial_00000" / "iteration_00000001_ab"
+    other = tmp_path / "before" / "exp_other" / "trial_00000" / "iteration_00000001_cd"
+    for folder in (saved, other):
+        folder.mkdir(parents=True)
+        (folder / "model.pt").write_text("x")
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=str(saved), step=1, bytes=1))
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials), T0)
+    sqlite_store.drivers.release(made.id, epoch)
+    delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "now"), home=tmp_path, force=True)
+    assert [path.name for path in (tmp_path / "before").iterdir()] == ["exp_other"]
+    assert (other / "model.pt").exists()
+
+
+def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    folder = tmp_path / "checkpoints" / made.public_id
+    folder.mkdir(parents=True)
+    places: dict[str, Any] = {"storage": str(tmp_path / "checkpoints"), "home": tmp_path}
+
+    def rmtree(path: str, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", "model.pt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(Conflict, match=r"cannot be deleted: .*Permission denied: 'model.pt'; try again later"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.get(made.public_id).public_id == made.public_id
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert not folder.exists()
 
 
 def counted(store: Store) -> dict[str, float]:

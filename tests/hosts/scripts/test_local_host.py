@@ -21,6 +21,7 @@ from tests.store.examples import a_spec
 from tuner.domain import decisions as d
 from tuner.domain.events import Reported
 from tuner.errors import StoreError
+from tuner.experiment.operations.trials import fork_trial
 from tuner.hosts.host import Host
 from tuner.hosts.scripts import local_host, prestart
 from tuner.settings import Settings
@@ -298,3 +299,35 @@ async def test_a_host_on_ray_runs_an_experiment_in_local_processes_if_its_spec_s
         assert (await host.status())["groups"]["idle"] >= 1
     finally:
         await host.close()
+
+
+def counting(config: dict[str, Any]) -> None:
+    first = 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            first = int(Path(folder, "count").read_text())
+    for count in range(first + 1, 4):
+        tuner.report(
+            {"loss": 1 / count}, checkpoint=lambda folder, count=count: Path(folder, "count").write_text(str(count))
+        )
+
+
+def test_a_home_may_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "before"))
+    search(counting, name="moved", num_samples=1, max_t=3, checkpoint={"frequency": 1, "keep_last": None})
+    tuner.shutdown()
+    (tmp_path / "before").rename(tmp_path / "after")
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "after"))
+    best = tuner.load("moved").best_checkpoint
+    assert best is not None
+    with best.as_directory() as folder:
+        assert Path(folder, "count").read_text() == "3"
+    with Store.open(Settings.from_env().database_url) as store:
+        [record] = store.experiments.page().items
+        [trial] = store.trials.page(record.id).items
+        first = store.trials.checkpoints(record.id)[0]
+        fork_trial(store, trial.public_id, {}, first.public_id)
+    result = tuner.resume("moved", verbose=0)
+    assert [report["training_iteration"] for report in result.trials[1].history] == [2, 3]
+    assert [str(trial.state) for trial in result.trials] == ["completed", "completed"]
+    assert not (tmp_path / "before").exists()

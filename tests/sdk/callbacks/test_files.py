@@ -136,7 +136,12 @@ def test_python_objects_in_a_configuration_have_the_same_text_in_every_process(
     shown = {"act": "rows", "data": ["<object object>"], "net": {"width": 3}, "lr": 0.1, "bias": True, "seed": None}
     trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config=config, params={})
     started: list[dict[str, Any]] = []
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: started.append(given)))
+
+    def init(**given: Any) -> SimpleNamespace:
+        started.append(given)
+        return SimpleNamespace(define_metric=lambda name, step_metric: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     for callback in (tuner.callbacks.CSVLoggerCallback(), tuner.callbacks.WandbLoggerCallback()):
         callback.setup(folder=str(tmp_path), name="n", experiment_id="e", metric="loss", mode="min")
         callback.on_trial_start(trial=trial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +128,40 @@ def test_wandb_has_a_run_for_each_trial(sqlite_store: Store, tmp_path: Path, mon
     runs = list((tmp_path / "callbacks" / search / "wandb").glob("offline-run-*/*.wandb"))
     trials = tuner.Result.load(sqlite_store, search).trials
     assert {path.stem.removeprefix("run-") for path in runs} == {trial.id for trial in trials}
+
+
+class _Run:
+    """A run of Weights & Biases that, like a real one, ignores reports whose step is not larger than those before."""
+
+    def __init__(self, **given: Any) -> None:
+        self.over, self.rows, self._newest = "", list[dict[str, Any]](), 0
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        assert name == "*"
+        self.over = step_metric
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        if step > self._newest:
+            self._newest = step
+            self.rows.append(row)
+
+
+def test_wandb_keeps_the_reports_of_a_trial_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _Run()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: run))
+    callback = tuner.callbacks.WandbLoggerCallback()
+    callback.setup(folder=str(tmp_path), name="n", experiment_id="e")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    # A retry continues from the checkpoint of iteration 1, and the entry 9 is passed again after a kill.
+    reports = [(5, 1, 0.9), (6, 2, 0.8), (7, 3, 0.7), (8, 2, 0.6), (9, 3, 0.5), (9, 3, 0.5)]
+    for entry, iteration, loss in reports:
+        result = {"loss": loss, "training_iteration": iteration, "timestamp": 1e9 + entry, "trial_id": "t"}
+        callback.on_trial_result(trial=trial, result=result, event_seq=entry)
+    assert run.rows == [
+        {"loss": loss, "training_iteration": iteration, "_timestamp": 1e9 + entry}
+        for entry, iteration, loss in reports[:-1]
+    ]
+    assert run.over == "training_iteration"
 
 
 @pytest.mark.parametrize(

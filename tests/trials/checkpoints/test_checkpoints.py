@@ -280,3 +280,27 @@ def test_joining_keeps_the_query() -> None:
     assert join("s3://b/a?region=x", "c", "d") == "s3://b/a/c/d?region=x"
     assert join("/a/b/", "c") == "/a/b/c"
     assert join("/odd?name", "c") == "/odd?name/c"
+
+
+def test_a_checkpoint_whose_folder_was_moved_is_found_where_it_is_now(tmp_path: Path) -> None:
+    before, now = tmp_path / "before" / "exp_1", tmp_path / "now" / "exp_1"
+    uri = str(before / "trial_00000" / "iteration_00000003_ab")
+    (tmp_path / "made").mkdir()
+    save(uri, tmp_path / "made", dict(FILES))
+    assert checkpoints.where_now(uri, str(now)) == uri
+    now.parent.mkdir()
+    before.rename(now)
+    moved = str(now / "trial_00000" / "iteration_00000003_ab")
+    assert checkpoints.where_now(uri, str(now)) == checkpoints.where_now(f"file://{uri}", str(now)) == moved
+    lost = str(before / "trial_00000" / "iteration_00000002_cd")
+    assert checkpoints.where_now(lost, str(now)) == lost
+    assert checkpoints.where_now("s3://bucket/x/exp_1/trial_00000/y", str(now)) == "s3://bucket/x/exp_1/trial_00000/y"
+    assert checkpoints.where_now(uri, "s3://bucket/exp_1") == uri
+    assert [checkpoints.where_now(short, str(now)) for short in ("memory:", "/a", "a/b", "")] == [
+        "memory:",
+        "/a",
+        "a/b",
+        "",
+    ]
+    before.mkdir()
+    assert checkpoints.where_now(uri, str(now)) == uri, "its folder is there, so this one is lost"

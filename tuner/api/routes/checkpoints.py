@@ -12,6 +12,7 @@ from tuner.api.answers import CONFLICT, NOT_FOUND, Route, plain_text, shown_chec
 from tuner.api.context import Here
 from tuner.experiment import files
 from tuner.experiment.operations import trials
+from tuner.trials.checkpoints.storage import join
 
 router = APIRouter(route_class=Route, tags=["checkpoints"])
 
@@ -44,7 +45,9 @@ def get(here: Here, checkpoint_id: CheckpointId) -> Response:
 def download(here: Here, checkpoint_id: CheckpointId) -> Response:
     record = here.store.trials.checkpoint(plain_text(checkpoint_id))
     headers = {"Content-Disposition": f'attachment; filename="{record.public_id}.tar"', "Cache-Control": "no-store"}
-    return StreamingResponse(files.archive(record), media_type="application/x-tar", headers=headers)
+    spec = here.store.experiments.get(record.experiment).spec
+    folder = join(spec.checkpoint.storage or here.settings.storage, record.experiment)
+    return StreamingResponse(files.archive(record, folder), media_type="application/x-tar", headers=headers)
 
 
 @router.post(

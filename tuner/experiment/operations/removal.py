@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.removal import DELETION
-from tuner.trials.checkpoints.storage import join, place
+from tuner.trials.checkpoints.storage import join, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ def delete_experiment(
     Args:
         store: the database.
         experiment: the public id of the experiment.
-        storage: where checkpoints are stored, unless the spec says otherwise.
+        storage: where checkpoints are stored, unless the spec says otherwise. Those that were stored elsewhere, because the
+            setting was another one then, are deleted, too.
         home: the folder with the logs of all experiments, and with the positions that scripts' callbacks have reached.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
@@ -73,7 +75,8 @@ def delete_experiment(
             raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
         record = store.experiments.get(experiment)
-    _remove_checkpoints(join(record.spec.checkpoint.storage or storage, experiment), experiment)
+    for folder in _folders(store, record, storage):
+        _remove_checkpoints(folder, experiment)
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
@@ -86,9 +89,23 @@ def delete_experiment(
         )
 
 
+def _folders(store: Store, record: ExperimentRecord, storage: str) -> list[str]:
+    """Return the folders of the experiment in its present storage and in each storage that has a checkpoint of it."""
+    found = {join(record.spec.checkpoint.storage or storage, record.public_id): None}
+    for checkpoint in store.trials.checkpoints(record.id):
+        base, query = split_query(checkpoint.uri)
+        folder = base.rsplit("/", 2)[0]  # STORAGE/EXPERIMENT/TRIAL/ITERATION
+        if folder.endswith(f"/{record.public_id}"):
+            found[folder + query] = None
+    return list(found)
+
+
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
-        place(uri).remove()
+        where = place(uri)
+        where.remove()
+        if where.remote is None and os.path.lexists(where.path):
+            shutil.rmtree(where.path)  # says why it is still there
     except (CheckpointError, FileNotFoundError):
         # the path has a variable that is set only on the nodes, or another call has deleted the folder
         pass

@@ -102,7 +102,9 @@ def _allowed(name: str) -> str:
 class WandbLoggerCallback(Callback):
     """Logs each trial as a Weights & Biases run. The runs of a search form a group.
 
-    A run has the id of its trial, so a resumed search continues the same runs.
+    A run has the id of its trial, so a resumed search continues the same runs. The step of a report in W&B is its number in the
+    search's log, since W&B ignores steps that are not larger than those before, and a retry or an exploit may go back to an
+    earlier iteration. Charts show the metrics over ``training_iteration``.
 
     Args:
         project: the project in Weights & Biases. None: the name of the search.
@@ -130,7 +132,7 @@ class WandbLoggerCallback(Callback):
 
     def _run(self, trial: ObservedTrial) -> Any:
         if trial.number not in self._runs:
-            self._runs[trial.number] = self._init(
+            run = self._runs[trial.number] = self._init(
                 id=trial.trial_id,
                 name=trial.name,
                 config=config_as_json(trial.config),
@@ -138,6 +140,7 @@ class WandbLoggerCallback(Callback):
                 reinit="create_new",
                 **self._given,
             )
+            run.define_metric("*", step_metric="training_iteration")
         return self._runs[trial.number]
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -146,9 +149,9 @@ class WandbLoggerCallback(Callback):
     def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._run(trial).config.update(config_as_json(trial.config), allow_val_change=True)
 
-    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], **info: Any) -> None:
-        step = result["training_iteration"]
-        self._run(trial).log({**metrics_of(result), "training_iteration": step}, step=step)
+    def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], event_seq: int, **info: Any) -> None:
+        known = {"training_iteration": result["training_iteration"], "_timestamp": result["timestamp"]}
+        self._run(trial).log({**metrics_of(result), **known}, step=event_seq)
 
     def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._end(trial, 0)

@@ -28,7 +28,17 @@ import xxhash
 
 from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
-from tuner.trials.checkpoints.storage import Place, difference, place, private_folder, split_query, sync_tree, walk
+from tuner.trials.checkpoints.storage import (
+    Place,
+    difference,
+    is_local,
+    join,
+    place,
+    private_folder,
+    split_query,
+    sync_tree,
+    walk,
+)
 
 _MANIFEST = ".manifest.json"
 _MARKER = ".committed"
@@ -284,6 +294,21 @@ def is_here(uri: str) -> bool:
     if where.local:
         return any(os.path.lexists(part.path) for part in (where, where.beside(_MANIFEST), where.beside(_MARKER)))
     return where.beside(_MARKER).read() is not None or bool(where.sizes())
+
+
+def where_now(uri: str, folder: str) -> str:
+    """Return the place of a checkpoint, which is below `folder` if the folder of its experiment was moved there on a disk.
+
+    That is so if the folder below which it was saved is gone, as after a move of the home, and `folder` has the checkpoint.
+    """
+    before, *names = uri.rstrip("/").rsplit("/", 2)
+    if len(names) < 2 or not (before and is_local(uri) and is_local(folder)):
+        return uri
+    with contextlib.suppress(CheckpointError):  # a path begins with a variable that is set only on other nodes
+        moved = join(folder, *names)
+        if not os.path.lexists(place(before).path) and os.path.lexists(place(moved).beside(_MARKER).path):
+            return moved
+    return uri
 
 
 def delete(uri: str) -> None:

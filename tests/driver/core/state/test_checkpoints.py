@@ -231,7 +231,7 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
     bench.started(0)
     bench.reported(0, checkpoint=True)
-    assert deletions(bench.reported(0, checkpoint=True)) == ["ckp_0_1_1"]
+    assert deletions(bench.reported(0, loss=0.5, checkpoint=True)) == ["ckp_0_1_1"]
     assert deletions(bench.saved(0, "ckp_0_1_1", 1)) == []
     assert list(bench.core.trials[0].checkpoints) == ["ckp_0_1_2"], "its upload has just ended, and it is being deleted"
     after = bench.successor()
@@ -247,6 +247,31 @@ def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> No
     bench.reported(0, loss=0.1, checkpoint=True)
     assert deletions(bench.reported(0, loss=0.5, checkpoint=True)) == []
     assert deletions(bench.reported(1, loss=0.05)) == ["ckp_0_1_1"]  # another trial has the best value now
+
+
+@pytest.mark.parametrize("keep_best", [0, 1])
+def test_of_equal_values_the_checkpoint_of_the_best_report_is_kept(keep_best: int) -> None:
+    """Under PBT, the later one may have been trained with another configuration than the best report."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": keep_best})
+    bench.started(0)
+    gone = [deletions(bench.reported(0, loss=loss, checkpoint=True)) for loss in (0.5, 0.1, 0.3, 0.1, 0.4)]
+    assert gone == [[], ["ckp_0_1_1"], [], ["ckp_0_1_3"], ["ckp_0_1_4"]]
+    best = bench.core.summary()["best"]
+    assert (best["iteration"], best["checkpoint_id"]) == (2, "ckp_0_1_2")
+
+
+def test_what_an_earlier_version_kept_in_place_of_an_equally_good_one_stays() -> None:
+    """It kept the newest of equally good ones."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 1})
+    bench.started(0)
+    for loss in (0.5, 0.1, 0.1, 0.3):
+        bench.reported(0, loss=loss, checkpoint=True)
+    for name in ("ckp_0_1_1", "ckp_0_1_2"):
+        bench.feed(e.CheckpointDeleted(time=bench.tick(), trial=0, checkpoint=name))
+    after = bench.successor()
+    assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == []
+    assert list(after.core.trials[0].checkpoints) == ["ckp_0_1_4", "ckp_0_1_3"]
+    assert after.core.summary()["best"]["checkpoint_id"] == "ckp_0_1_3"
 
 
 def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept(

@@ -264,7 +264,16 @@ class CheckpointLedger:
             self._gone.setdefault(trial.number, {})[checkpoint] = None
         if checkpoint in trial.checkpoints:  # an earlier version of tuner, with other rules, decided the deletion
             self._drop(trial, checkpoint)
+            self._restore_spare(trial)
             self._choose_start(trial)
+            self.tidy(trial)
+
+    def _restore_spare(self, trial: Trial) -> None:
+        """Undo the trial's deletions that the policy has decided and that are not confirmed."""
+        for name in [name for name in self._spare if self.deleting[name][0] == trial.number]:
+            del self.deleting[name]
+            trial.checkpoints[name] = self._spare.pop(name)
+            self._owner[name] = trial.number
 
     def note_active(self, trial: Trial) -> None:
         """Record whether the trial has an open or a planned segment, whose checkpoint must not be deleted."""

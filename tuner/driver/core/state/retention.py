@@ -18,7 +18,8 @@ def superfluous(
 ) -> list[KeptCheckpoint]:
     """Return the checkpoints that are neither needed, nor among the newest `keep_last`, nor among the best `keep_best`.
 
-    The newest checkpoint is never returned. If `keep_last` or `keep_best` is None, the policy keeps all checkpoints.
+    Of equally good ones, the oldest count as the best, as for the best report of a trial. The newest checkpoint is never
+    returned. If `keep_last` or `keep_best` is None, the policy keeps all checkpoints.
 
     kept: the usable checkpoints of one trial, oldest first.
     needed: the ids of checkpoints that must be kept.
@@ -28,7 +29,7 @@ def superfluous(
     newest = max(1, policy.keep_last)
     if len(kept) <= newest:
         return []
-    scored = sorted((k for k in kept if k.value is not None), key=lambda k: objective.score(k.value or 0.0))
+    scored = sorted((k for k in reversed(kept) if k.value is not None), key=lambda k: objective.score(k.value or 0.0))
     best = scored[max(0, len(scored) - policy.keep_best) :]
     keep = {k.info.id for k in (*kept[-newest:], *best)}
     return [k for k in kept if k.info.id not in keep and k.info.id not in needed]
