@@ -722,6 +722,23 @@ def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Ser
     assert back(25) == []
 
 
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Service, width: int) -> None:
+    """The bar of picked trials appeared above the table, so that the next click in the same place ticked another row."""
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}", width=width)
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    box = page.get_by_role("region", name="Trials").get_by_role("checkbox").nth(3)
+    box.scroll_into_view_if_needed()
+    before = box.bounding_box()
+    for picked in (1, 0, 1):
+        box.click()
+        expect(page.get_by_role("group", name="Picked trials")).to_have_count(picked)
+        assert abs(box.bounding_box()["y"] - before["y"]) < 1
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()

@@ -279,7 +279,18 @@ export function TrialTable(props: TrialTableProps) {
   useEffect(() => {
     onRow.current = { pick, choose };
   });
-  const [onPickRow] = useState(() => (number: number) => onRow.current.pick(number));
+  // The bar of the picked trials grows above the table. The page moves by as much, so that the row stays under the mouse.
+  const bar = useRef<HTMLDivElement>(null);
+  const restAt = useRef<number | null>(null);
+  useLayoutEffect(() => {
+    if (restAt.current === null) return;
+    window.scrollTo({ top: restAt.current + (bar.current?.offsetHeight ?? 0) });
+    restAt.current = null;
+  }, [picked]);
+  const [onPickRow] = useState(() => (number: number) => {
+    restAt.current = window.scrollY - (bar.current?.offsetHeight ?? 0);
+    onRow.current.pick(number);
+  });
   const [onSelectRow] = useState(() => (number: number) => onRow.current.choose(number));
   useKeys({
     j: () => go(1),
@@ -410,7 +421,7 @@ export function TrialTable(props: TrialTableProps) {
       }
     >
       {picked.length > 0 && (
-        <div className={classes.picked} role="group" aria-label="Picked trials">
+        <div ref={bar} className={classes.picked} role="group" aria-label="Picked trials">
           <span>Picked:</span>
           {picked.map((number) => (
             <button
