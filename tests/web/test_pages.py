@@ -722,6 +722,35 @@ def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Ser
     assert back(25) == []
 
 
+# The name of the column whose head has the focus, and whether it is beside the pinned column and within the table's box.
+HEAD = """() => { const it = document.activeElement; const head = it.closest('th'); if (!head) return null;
+  const [box, one] = [it.closest('[role=region]').getBoundingClientRect(), it.getBoundingClientRect()];
+  const pinned = head.dataset.pinned === 'true' ? box : head.parentElement.firstElementChild.getBoundingClientRect();
+  const start = head.dataset.pinned === 'true' ? pinned.left : pinned.right;
+  return [head.dataset.column, one.left >= start - 1 && (one.right <= box.right + 1 || Math.abs(one.left - start) < 1)]; }"""
+
+
+@pytest.mark.parametrize("width", [360, 320])
+def test_on_a_phone_tab_moves_each_column_head_into_view(
+    visit: Open, service: Service, ended: Search, width: int
+) -> None:
+    """A head that was partly in view stayed so: Chromium moves only what shows fewer than 32 pixels, with its margin."""
+    page = visit(f"/experiments/{ended.public_id}", width=width)
+    expect(page.get_by_role("link", name="0", exact=True)).to_be_visible()
+    page.get_by_role("region", name="Trials").focus()
+    for key, by in (("Tab", 1), ("Shift+Tab", -1)):
+        heads: list[list[Any]] = []
+        page.keyboard.press(key)
+        while head := page.evaluate(HEAD):
+            heads.append(head)
+            page.keyboard.press(key)
+        if by < 0:
+            heads = heads[::-1]
+        assert [name for name, _ in heads][:3] == ["number", "state", "best"]
+        assert len(heads) >= 9
+        assert [name for name, seen in heads if not seen] == []
+
+
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Service, width: int) -> None:
     """The bar of picked trials appeared above the table, so that the next click in the same place ticked another row."""

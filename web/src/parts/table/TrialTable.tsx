@@ -460,7 +460,10 @@ export function TrialTable(props: TrialTableProps) {
         ref={scroll}
         className={`${classes.scroll} sideways`}
         onMouseLeave={() => onPoint(null)}
-        onFocus={(event) => (focused.current = event.target)}
+        onFocus={({ target, currentTarget }) => {
+          focused.current = target;
+          if (target.matches(":focus-visible")) moveIntoView(currentTarget, target);
+        }}
         onBlur={() => (focused.current = null)}
         tabIndex={0}
         role="region"
@@ -528,6 +531,20 @@ export function TrialTable(props: TrialTableProps) {
       </div>
     </Panel>
   );
+}
+
+/**
+ * Move the table sideways until this control of it is between the pinned columns and the edge, or at least its beginning is.
+ * Chromium is content if 32 pixels of it are in view.
+ */
+function moveIntoView(box: HTMLElement, control: Element): void {
+  const cell = control.closest("th, td");
+  if (!cell || cell.matches("[data-pinned=true]")) return;
+  const pinned = [...cell.parentElement!.querySelectorAll("[data-pinned=true]")].at(-1);
+  const { left, right } = control.getBoundingClientRect();
+  const start = pinned?.getBoundingClientRect().right ?? box.getBoundingClientRect().left;
+  const end = box.getBoundingClientRect().left + box.clientWidth;
+  if (left < start || right > end) box.scrollLeft += Math.min(left - start, Math.max(right - end, 0));
 }
 
 /** The rows with the columns that are shown. */
