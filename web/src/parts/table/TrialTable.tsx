@@ -588,7 +588,7 @@ function gapStyle(width: number): CSSProperties {
 
 function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
   return (
-    <Popover position="bottom-end" shadow="md" hideDetached={false}>
+    <Popover position="bottom-end" shadow="md" hideDetached={false} trapFocus>
       <Popover.Target>
         <button type="button" aria-haspopup="dialog">
           columns
