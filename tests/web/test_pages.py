@@ -770,6 +770,32 @@ def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Se
         assert abs(box.bounding_box()["y"] - before["y"]) < 1
 
 
+# How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
+PRINTED = """() => { const page = document.body.getBoundingClientRect();
+  const wide = [...document.querySelectorAll('main canvas, main svg')].filter(one => one.getBoundingClientRect().right > page.right);
+  return [document.documentElement.dataset.mantineColorScheme, document.querySelectorAll('main tr[aria-rowindex]').length, wide.length,
+    getComputedStyle(document.querySelector('main i')).printColorAdjust]; }"""
+
+
+@pytest.mark.parametrize("tab", ["curves", "parameters"])
+def test_a_printed_page_has_light_colors_all_rows_and_whole_charts(visit: Open, service: Service, tab: str) -> None:
+    """Charts were cut at the edge of the paper, the table after 480 pixels; bars were missing, and dark pages had pale text."""
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?tab={tab}", dark=True)
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    expect(page.locator("main canvas").first).to_be_visible()
+    before = page.evaluate(PRINTED)
+    assert before[:2] != ["light", 60]
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(PRINTED) == ["light", 60, 0, "exact"]
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(PRINTED)[0] == "dark"
+    expect(page.locator("main tr[aria-rowindex]")).to_have_count(before[1])
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()

@@ -23,6 +23,7 @@ import {
   type MouseEvent,
 } from "react";
 import { ROOT } from "../../api/root";
+import { usePrinting } from "../../print";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
 import { shortened } from "../../charts/dimensions";
@@ -112,6 +113,8 @@ const NUMBER_WIDTH = 92;
 const PINNED_WIDTH = 140;
 /** With more parameters than this, only the columns in view are drawn, each as wide as a pinned one. */
 const MOST_PARAMS = 40;
+/** The maximum number of rows on paper. */
+const MOST_PRINTED = 500;
 /** The number of columns that are drawn on either side of those in view. */
 const COLUMNS_BEYOND = 5;
 /** A value with more letters than this may be cut in a column as wide as a pinned one. */
@@ -210,9 +213,11 @@ export function TrialTable(props: TrialTableProps) {
     overscan: 12,
   });
   useEffect(() => virtual.measure(), [virtual, height]);
-  const items = virtual.getVirtualItems();
-  const before = items[0]?.start ?? 0;
-  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const printing = usePrinting();
+  const inWindow = virtual.getVirtualItems();
+  const items = printing ? rows.slice(0, MOST_PRINTED).map((_, index) => ({ index })) : inWindow;
+  const before = printing ? 0 : (inWindow[0]?.start ?? 0);
+  const after = printing ? 0 : virtual.getTotalSize() - (inWindow[inWindow.length - 1]?.end ?? 0);
   const last = items[items.length - 1]?.index ?? 0;
   useEffect(() => {
     if (onMore && last >= rows.length - 30) onMore();
