@@ -772,9 +772,11 @@ def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Se
 
 # How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
 PRINTED = """() => { const page = document.body.getBoundingClientRect();
-  const wide = [...document.querySelectorAll('main canvas, main svg')].filter(one => one.getBoundingClientRect().right > page.right);
-  return [document.documentElement.dataset.mantineColorScheme, document.querySelectorAll('main tr[aria-rowindex]').length, wide.length,
-    getComputedStyle(document.querySelector('main i')).printColorAdjust]; }"""
+  const charts = [...document.querySelectorAll('main canvas, main svg')];
+  const wide = charts.filter(one => one.getBoundingClientRect().right > page.right).length;
+  const rows = document.querySelectorAll('main tr[aria-rowindex]').length;
+  const bar = getComputedStyle(document.querySelector('main i')).printColorAdjust;
+  return [document.documentElement.dataset.mantineColorScheme, rows, wide, bar]; }"""
 
 
 @pytest.mark.parametrize("tab", ["curves", "parameters"])

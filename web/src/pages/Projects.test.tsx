@@ -10,8 +10,8 @@ afterEach(() => void vi.restoreAllMocks());
 
 it("keeps the focus in what new experiments learn from while a choice is sent, and sends the next one after it", async () => {
   const used = { experiments: 1, running: 0, archived: 0, gpu_hours: 0, gpu_hours_saved: 0, cpu_hours: 0, quota: {} };
-  const project = { name: "vision", latest_at: null, warm_start: null, ...used };
-  vi.spyOn(api, "projects").mockResolvedValue({ items: [project] } as never);
+  const project = { name: "vision", latest_at: null, ...used };
+  vi.spyOn(api, "projects").mockResolvedValue({ items: [{ ...project, warm_start: null }] });
   let answer = () => {};
   const change = vi
     .spyOn(api, "changeProject")

@@ -16,7 +16,7 @@ function open() {
   const { rerender } = render(node("running", 1));
   return (state: ExperimentState, failed: number) => rerender(node(state, failed));
 }
-const pass = (ms: number) => act(() => vi.advanceTimersByTime(ms));
+const pass = (ms: number) => act(() => void vi.advanceTimersByTime(ms));
 const said = () => screen.getByRole("status").textContent;
 
 it("says nothing when the page is opened, and then each new state and the failures of trials", () => {
