@@ -413,6 +413,7 @@ def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: S
     search.advance(6)
     expect(head).to_contain_text("running")
     expect(page.get_by_role("heading", name="Trials · 7")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="The experiment is running.")).to_have_count(1)
     search.advance(at_once=20)
     expect(head).to_contain_text("completed")
     rows = page.get_by_role("region", name="Trials").get_by_role("row")
@@ -420,6 +421,7 @@ def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: S
         row = rows.filter(has=page.get_by_role("link", name=str(trial.number), exact=True))
         expect(row).to_contain_text(f"{trial.best_value:.3f}"[:4])
         expect(row).to_contain_text(str(trial.state))
+    expect(page.get_by_role("status").filter(has_text="The experiment has completed.")).to_have_count(1)
 
 
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:
@@ -720,6 +722,80 @@ def test_nothing_covers_the_control_that_has_the_focus(visit: Open, service: Ser
     page.get_by_role("menuitem", name="Edit").click()
     expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
     assert back(25) == []
+
+
+# The name of the column whose head has the focus, and whether it is beside the pinned column and within the table's box.
+HEAD = """() => { const it = document.activeElement; const head = it.closest('th'); if (!head) return null;
+  const [box, one] = [it.closest('[role=region]').getBoundingClientRect(), it.getBoundingClientRect()];
+  const pinned = head.dataset.pinned === 'true' ? box : head.parentElement.firstElementChild.getBoundingClientRect();
+  const start = head.dataset.pinned === 'true' ? pinned.left : pinned.right;
+  return [head.dataset.column, one.left >= start - 1 && (one.right <= box.right + 1 || Math.abs(one.left - start) < 1)]; }"""
+
+
+@pytest.mark.parametrize("width", [360, 320])
+def test_on_a_phone_tab_moves_each_column_head_into_view(
+    visit: Open, service: Service, ended: Search, width: int
+) -> None:
+    """A head that was partly in view stayed so: Chromium moves only what shows fewer than 32 pixels, with its margin."""
+    page = visit(f"/experiments/{ended.public_id}", width=width)
+    expect(page.get_by_role("link", name="0", exact=True)).to_be_visible()
+    page.get_by_role("region", name="Trials").focus()
+    for key, by in (("Tab", 1), ("Shift+Tab", -1)):
+        heads: list[list[Any]] = []
+        page.keyboard.press(key)
+        while head := page.evaluate(HEAD):
+            heads.append(head)
+            page.keyboard.press(key)
+        if by < 0:
+            heads = heads[::-1]
+        assert [name for name, _ in heads][:3] == ["number", "state", "best"]
+        assert len(heads) >= 9
+        assert [name for name, seen in heads if not seen] == []
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Service, width: int) -> None:
+    """The bar of picked trials appeared above the table, so that the next click in the same place ticked another row."""
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}", width=width)
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    box = page.get_by_role("region", name="Trials").get_by_role("checkbox").nth(3)
+    box.scroll_into_view_if_needed()
+    before = box.bounding_box()
+    for picked in (1, 0, 1):
+        box.click()
+        expect(page.get_by_role("group", name="Picked trials")).to_have_count(picked)
+        assert abs(box.bounding_box()["y"] - before["y"]) < 1
+
+
+# How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
+PRINTED = """() => { const page = document.body.getBoundingClientRect();
+  const charts = [...document.querySelectorAll('main canvas, main svg')];
+  const wide = charts.filter(one => one.getBoundingClientRect().right > page.right).length;
+  const rows = document.querySelectorAll('main tr[aria-rowindex]').length;
+  const bar = getComputedStyle(document.querySelector('main i')).printColorAdjust;
+  return [document.documentElement.dataset.mantineColorScheme, rows, wide, bar]; }"""
+
+
+@pytest.mark.parametrize("tab", ["curves", "parameters"])
+def test_a_printed_page_has_light_colors_all_rows_and_whole_charts(visit: Open, service: Service, tab: str) -> None:
+    """Charts were cut at the edge of the paper, the table after 480 pixels; bars were missing, and dark pages had pale text."""
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}?tab={tab}", dark=True)
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    expect(page.locator("main canvas").first).to_be_visible()
+    before = page.evaluate(PRINTED)
+    assert before[:2] != ["light", 60]
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(PRINTED) == ["light", 60, 0, "exact"]
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(PRINTED)[0] == "dark"
+    expect(page.locator("main tr[aria-rowindex]")).to_have_count(before[1])
 
 
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:

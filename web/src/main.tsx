@@ -4,7 +4,7 @@ import "./parts/common/keptFocus";
 
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { StrictMode, Suspense, type ComponentType } from "react";
+import { StrictMode, Suspense, type ComponentType, type ReactNode } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter, matchPath, Route, Routes } from "react-router";
 import { api, ApiError } from "./api/client";
@@ -12,6 +12,7 @@ import { ROOT } from "./api/root";
 import { App } from "./App";
 import { keys } from "./live/keys";
 import { NotFoundPage } from "./pages/NotFoundPage";
+import { usePrinting } from "./print";
 import { theme, variables } from "./theme";
 import { lazily } from "./parts/common/lazily";
 
@@ -54,16 +55,27 @@ function element([path, load]: [string, Load], first: ComponentType | undefined)
   );
 }
 
+/** The page in the colors that the user chose, but light on paper. */
+function Themed({ children }: { children: ReactNode }) {
+  const printing = usePrinting();
+  return (
+    <MantineProvider
+      theme={theme}
+      cssVariablesResolver={variables}
+      defaultColorScheme="auto"
+      {...(printing ? { forceColorScheme: "light" as const } : {})}
+      // All variables are computed here. The style sheet with the default ones would be 4 KB more to load.
+      deduplicateCssVariables={false}
+    >
+      {children}
+    </MantineProvider>
+  );
+}
+
 function start(first: ComponentType | undefined) {
   createRoot(document.getElementById("root")!).render(
     <StrictMode>
-      <MantineProvider
-        theme={theme}
-        cssVariablesResolver={variables}
-        defaultColorScheme="auto"
-        // All variables are computed here. The style sheet with the default ones would be 4 KB more to load.
-        deduplicateCssVariables={false}
-      >
+      <Themed>
         <QueryClientProvider client={client}>
           <BrowserRouter basename={ROOT}>
             <Routes>
@@ -76,7 +88,7 @@ function start(first: ComponentType | undefined) {
             </Routes>
           </BrowserRouter>
         </QueryClientProvider>
-      </MantineProvider>
+      </Themed>
     </StrictMode>,
   );
 }

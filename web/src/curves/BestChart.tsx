@@ -5,6 +5,7 @@ import type { BestSoFar } from "../api/types";
 import { metric as written } from "../format";
 import { colourAt } from "./colours";
 import { ownTicks } from "./axes";
+import { usePrinting } from "../print";
 
 interface BestChartProps {
   best: BestSoFar;
@@ -64,6 +65,12 @@ export function BestChart({ best, label, until, height }: BestChartProps) {
     const extend = last >= 0 && until !== null && until > best.x[last]!;
     plot.current?.setData([extend ? [...best.x, until] : best.x, extend ? [...best.y, best.y[last]!] : best.y]);
   }, [best, until, theme, height]);
+
+  const printing = usePrinting();
+  useLayoutEffect(() => {
+    // The observer would be called too late.
+    if (printing) plot.current?.setSize({ width: root.current!.clientWidth, height });
+  }, [printing, height]);
 
   const value = best.y[best.y.length - 1];
   return (

@@ -14,6 +14,7 @@ import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry"
 import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
+import { usePrinting } from "../print";
 
 export interface CurvesChartProps {
   curves: Curves;
@@ -126,6 +127,11 @@ export function CurvesChart(props: CurvesChartProps) {
     first.current = look;
     plot.current?.setLook(look);
   });
+  const printing = usePrinting();
+  useLayoutEffect(() => {
+    // The observer would be called too late.
+    if (printing) plot.current?.resize(root.current!.clientWidth, root.current!.clientHeight);
+  }, [printing]);
   useEffect(() => plot.current?.setZoom(zoom), [zoom]);
   useEffect(() => plot.current?.setData({ series, raw, rank, source, live }), [series, raw, rank, source, live]);
   useEffect(() => plot.current?.select(selected), [selected, series]);

@@ -27,6 +27,7 @@ import {
 } from "../live/useExperiment";
 import { useHypervolume } from "../live/useHypervolume";
 import { Actions } from "../parts/actions/Actions";
+import { Announcer } from "../parts/common/Announcer";
 import { BestPanel } from "../parts/curves/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
 import { DecisionLog } from "../parts/decisions/DecisionLog";
@@ -321,6 +322,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 
   return (
     <div className={classes.page} data-drawer={open}>
+      <Announcer experiment={experiment} />
       <Header
         experiment={experiment}
         live={live}

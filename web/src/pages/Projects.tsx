@@ -107,6 +107,8 @@ export function ProjectInput({ only, required = false, value, onChange }: Projec
 function WarmStart({ project }: { project: Project }) {
   const client = useQueryClient();
   const change = useMutation({
+    // A second choice waits for the first one. The control is not disabled meanwhile, since it would lose the focus.
+    scope: { id: `warm start of ${project.name}` },
     mutationFn: (warm_start: Project["warm_start"]) => api.changeProject(project.name, { warm_start }),
     onSettled: () => {
       void client.invalidateQueries({ queryKey: ["audit"] });
@@ -119,7 +121,6 @@ function WarmStart({ project }: { project: Project }) {
       <NativeSelect
         size="xs"
         aria-label={`New experiments of ${project.name} learn`}
-        disabled={change.isPending}
         value={shown ?? "none"}
         data={[
           { value: "none", label: NONE },

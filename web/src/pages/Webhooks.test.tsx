@@ -3,6 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
+import "../parts/common/keptFocus";
 import { type } from "../test/typing";
 import { Webhooks } from "./Webhooks";
 
@@ -11,9 +12,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-it("sends the threshold that was typed, digit by digit", async () => {
-  vi.spyOn(api, "webhooks").mockResolvedValue({ items: [] });
-  const create = vi.spyOn(api, "createWebhook").mockResolvedValue({} as never);
+function show() {
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={new QueryClient()}>
@@ -21,6 +20,26 @@ it("sends the threshold that was typed, digit by digit", async () => {
       </QueryClientProvider>
     </MantineProvider>,
   );
+}
+
+it("moves the focus of the keyboard from Delete to the button that deletes, and back", async () => {
+  const one = { id: "whk_1", url: "https://example.com", events: [], threshold: null, project: null, format: "json" };
+  vi.spyOn(api, "webhooks").mockResolvedValue({ items: [one] } as never);
+  show();
+  const press = (button: HTMLElement) => {
+    button.focus();
+    fireEvent.click(button);
+  };
+  press(await screen.findByRole("button", { name: "Delete" }));
+  await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete permanently"));
+  press(screen.getByRole("button", { name: "Keep it" }));
+  await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete"));
+});
+
+it("sends the threshold that was typed, digit by digit", async () => {
+  vi.spyOn(api, "webhooks").mockResolvedValue({ items: [] });
+  const create = vi.spyOn(api, "createWebhook").mockResolvedValue({} as never);
+  show();
   fireEvent.click(await screen.findByRole("button", { name: "reaches a value" }));
   fireEvent.change(screen.getByLabelText(/Address/), { target: { value: "https://example.com" } });
   const field = screen.getByLabelText<HTMLInputElement>("Threshold");

@@ -101,20 +101,23 @@ function Row({ one }: { one: Webhook }) {
             <Button size="compact-xs" variant="default" aria-expanded={open} onClick={() => setOpen(!open)}>
               {open ? "Hide messages" : "Messages"}
             </Button>
-            {sure ? (
-              <>
-                <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
-                  Delete permanently
+            {/* With an element of their own, the focus goes to the button that takes the place of the one that was pressed. */}
+            <span className={classes.sure}>
+              {sure ? (
+                <>
+                  <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
+                    Delete permanently
+                  </Button>
+                  <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
+                    Keep it
+                  </Button>
+                </>
+              ) : (
+                <Button size="compact-xs" variant="default" onClick={() => setSure(true)}>
+                  Delete
                 </Button>
-                <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
-                  Keep it
-                </Button>
-              </>
-            ) : (
-              <Button size="compact-xs" variant="default" onClick={() => setSure(true)}>
-                Delete
-              </Button>
-            )}
+              )}
+            </span>
             {remove.isError && <span role="alert">{remove.error.message}</span>}
           </span>
         </td>

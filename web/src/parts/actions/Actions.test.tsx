@@ -136,6 +136,27 @@ describe("the actions of an experiment", () => {
     );
   });
 
+  it("try a configuration, with the focus in its first field, and mark the fields that are wrong until they change", async () => {
+    const errors = [{ pointer: "/configurations/0/net~1width", message: "7 is above 1" }];
+    const problem = { type: "about:blank", title: "Bad", status: 422, detail: "1 mistake", request_id: null, errors };
+    vi.spyOn(api, "enqueue").mockRejectedValue(new ApiError(422, "1 mistake", problem));
+    const space = { ...EXPERIMENT.space, net: { width: { type: "uniform", lower: 0, upper: 1 } } };
+    show(<Actions experiment={{ ...EXPERIMENT, space }} />);
+    menu();
+    fireEvent.click(screen.getByText("Try a configuration"));
+    const [rate, width] = [await screen.findByLabelText("lr"), await screen.findByLabelText("net/width")];
+    await waitFor(() => expect(document.activeElement).toBe(rate));
+    fireEvent.change(width, { target: { value: "7" } });
+    await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
+    await screen.findByRole("alert");
+    expect([rate, width].map((field) => field.getAttribute("aria-invalid"))).toEqual([null, "true"]);
+    expect(document.getElementById(width.getAttribute("aria-describedby")!.split(" ")[0]!)!.textContent).toBe(
+      "7 is above 1",
+    );
+    fireEvent.change(width, { target: { value: "0.7" } });
+    expect(width.getAttribute("aria-invalid")).toBeNull();
+  });
+
   it("try the best configuration of a nested space, with the parameters of its branch", async () => {
     const enqueue = vi.spyOn(api, "enqueue").mockResolvedValue(EXPERIMENT);
     const unit = { type: "uniform", lower: 0, upper: 1 };

@@ -26,7 +26,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
   const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "");
   const send = useMutation({
-    mutationFn: () => api.enqueue(experiment.id, [filled(fields, texts)]),
+    mutationFn: (texts: Readonly<Record<string, string>>) => api.enqueue(experiment.id, [filled(fields, texts)]),
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
       onDone("Requested one more trial.");
@@ -51,7 +51,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
       size="lg"
       pending={send.isPending}
       error={send.error}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(texts)}
       onClose={onClose}
     >
       <ParamFields
@@ -59,6 +59,9 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
         labels={experiment.labels}
         texts={texts}
         placeholder="drawn at random"
+        error={send.error}
+        sent={send.variables}
+        first
         onChange={setTexts}
       />
     </FormDialog>

@@ -46,7 +46,8 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
   const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "", names);
   const changed = fields.filter((field) => (texts[field.name] ?? "") !== (first[field.name] ?? ""));
   const send = useMutation({
-    mutationFn: () => api.forkTrial(trial.id, { checkpoint_id: from, params: filled(changed, texts) }),
+    mutationFn: (texts: Readonly<Record<string, string>>) =>
+      api.forkTrial(trial.id, { checkpoint_id: from, params: filled(changed, texts) }),
     onSuccess: () => {
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id) });
       onClose();
@@ -67,11 +68,12 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
       size="lg"
       pending={send.isPending}
       error={send.error}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(texts)}
       onClose={onClose}
     >
       <Select
         label="Checkpoint"
+        data-autofocus
         allowDeselect={false}
         value={from ?? ""}
         onChange={(value) => setFrom(value || null)}
@@ -88,6 +90,8 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
         labels={experiment.labels}
         texts={texts}
         placeholder="as before"
+        error={send.error}
+        sent={send.variables}
         onChange={setTexts}
       />
     </FormDialog>

@@ -1,26 +1,36 @@
 import { Select, TextInput } from "@mantine/core";
 import { paramName, type Labels } from "../../format";
 import classes from "./actions.module.css";
-import type { Field } from "./values";
+import { mistakesIn, type Field } from "./values";
 
 interface ParamFieldsProps {
   fields: readonly Field[];
   labels: Labels;
   texts: Readonly<Record<string, string>>;
   placeholder: string;
+  /** What the service says about the texts that were sent. A field is marked until it is changed. */
+  error: Error | null;
+  sent: Readonly<Record<string, string>> | undefined;
+  /** The first field has the focus when the form is opened. */
+  first?: boolean;
   onChange: (texts: Record<string, string>) => void;
 }
 
 /** A field for each parameter: typed, or chosen from its categories. */
-export function ParamFields({ fields, labels, texts, placeholder, onChange }: ParamFieldsProps) {
+export function ParamFields(props: ParamFieldsProps) {
+  const { fields, labels, texts, placeholder, error, sent, first = false, onChange } = props;
+  const mistakes = mistakesIn(error);
+  const wrong = (name: string) => sent?.[name] === texts[name] && mistakes[name];
   return (
     <div className={classes.pair}>
-      {fields.map((field) =>
+      {fields.map((field, i) =>
         field.options ? (
           <Select
             key={field.name}
             label={paramName(field.name, labels)}
             description={field.about}
+            error={wrong(field.name)}
+            data-autofocus={(first && i === 0) || undefined}
             placeholder={placeholder}
             clearable
             data={[...new Set(field.options.map(({ text }) => text))]}
@@ -32,6 +42,8 @@ export function ParamFields({ fields, labels, texts, placeholder, onChange }: Pa
             key={field.name}
             label={paramName(field.name, labels)}
             description={field.about}
+            error={wrong(field.name)}
+            data-autofocus={(first && i === 0) || undefined}
             placeholder={placeholder}
             value={texts[field.name] ?? ""}
             autoComplete="off"

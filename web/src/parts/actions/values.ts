@@ -1,5 +1,6 @@
 /** Values of parameters as people type them: fields made from a search space, and what their text stands for. */
 
+import { ApiError } from "../../api/client";
 import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Params } from "../../api/types";
 import { category, type Labels } from "../../format";
@@ -120,5 +121,16 @@ export function filled(fields: readonly Field[], texts: Readonly<Record<string, 
       const text = texts[field.name]?.trim() ?? "";
       return text === "" ? [] : [[field.name, valueOf(field, text)]];
     }),
+  );
+}
+
+/** What the service says about each parameter, by its path. The last part of a pointer is the path. */
+export function mistakesIn(error: Error | null): Readonly<Record<string, string>> {
+  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
+  return Object.fromEntries(
+    found.map(({ pointer, message }) => [
+      pointer.split("/").at(-1)!.replaceAll("~1", "/").replaceAll("~0", "~"),
+      message,
+    ]),
   );
 }

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { fireEvent, render, screen, within } from "@testing-library/react";
+import { fireEvent, render, screen, within, waitFor } from "@testing-library/react";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { Trial } from "../../api/types";
 import type { Expected } from "../../curves/expected";
@@ -188,6 +188,17 @@ it("keeps the focus in the table if the row that has it leaves the filters", () 
   outside.focus();
   rerender(table(null, null, {}, TRIALS, nothing, { rows: [] }));
   expect(document.activeElement).toBe(outside);
+});
+
+it("moves the focus of the keyboard into the list of columns when it is opened", async () => {
+  render(table(null, null));
+  const button = screen.getByRole("button", { name: "columns" });
+  button.focus();
+  fireEvent.click(button);
+  const menu = await screen.findByRole("group", { name: "Columns of the table" });
+  await waitFor(() => expect(document.activeElement).toBe(within(menu).getByRole("checkbox", { name: "State" })));
+  fireEvent.keyDown(document.activeElement!, { key: "Escape" });
+  await waitFor(() => expect(document.activeElement).toBe(button));
 });
 
 it("hides and pins all columns that are chosen before the first change is drawn", async () => {

@@ -23,6 +23,7 @@ import {
   type MouseEvent,
 } from "react";
 import { ROOT } from "../../api/root";
+import { usePrinting } from "../../print";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
 import { shortened } from "../../charts/dimensions";
@@ -112,6 +113,8 @@ const NUMBER_WIDTH = 92;
 const PINNED_WIDTH = 140;
 /** With more parameters than this, only the columns in view are drawn, each as wide as a pinned one. */
 const MOST_PARAMS = 40;
+/** The maximum number of rows on paper. */
+const MOST_PRINTED = 500;
 /** The number of columns that are drawn on either side of those in view. */
 const COLUMNS_BEYOND = 5;
 /** A value with more letters than this may be cut in a column as wide as a pinned one. */
@@ -210,9 +213,11 @@ export function TrialTable(props: TrialTableProps) {
     overscan: 12,
   });
   useEffect(() => virtual.measure(), [virtual, height]);
-  const items = virtual.getVirtualItems();
-  const before = items[0]?.start ?? 0;
-  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const printing = usePrinting();
+  const inWindow = virtual.getVirtualItems();
+  const items = printing ? rows.slice(0, MOST_PRINTED).map((_, index) => ({ index })) : inWindow;
+  const before = printing ? 0 : (inWindow[0]?.start ?? 0);
+  const after = printing ? 0 : virtual.getTotalSize() - (inWindow[inWindow.length - 1]?.end ?? 0);
   const last = items[items.length - 1]?.index ?? 0;
   useEffect(() => {
     if (onMore && last >= rows.length - 30) onMore();
@@ -279,7 +284,18 @@ export function TrialTable(props: TrialTableProps) {
   useEffect(() => {
     onRow.current = { pick, choose };
   });
-  const [onPickRow] = useState(() => (number: number) => onRow.current.pick(number));
+  // The bar of the picked trials grows above the table. The page moves by as much, so that the row stays under the mouse.
+  const bar = useRef<HTMLDivElement>(null);
+  const restAt = useRef<number | null>(null);
+  useLayoutEffect(() => {
+    if (restAt.current === null) return;
+    window.scrollTo({ top: restAt.current + (bar.current?.offsetHeight ?? 0) });
+    restAt.current = null;
+  }, [picked]);
+  const [onPickRow] = useState(() => (number: number) => {
+    restAt.current = window.scrollY - (bar.current?.offsetHeight ?? 0);
+    onRow.current.pick(number);
+  });
   const [onSelectRow] = useState(() => (number: number) => onRow.current.choose(number));
   useKeys({
     j: () => go(1),
@@ -410,7 +426,7 @@ export function TrialTable(props: TrialTableProps) {
       }
     >
       {picked.length > 0 && (
-        <div className={classes.picked} role="group" aria-label="Picked trials">
+        <div ref={bar} className={classes.picked} role="group" aria-label="Picked trials">
           <span>Picked:</span>
           {picked.map((number) => (
             <button
@@ -449,7 +465,10 @@ export function TrialTable(props: TrialTableProps) {
         ref={scroll}
         className={`${classes.scroll} sideways`}
         onMouseLeave={() => onPoint(null)}
-        onFocus={(event) => (focused.current = event.target)}
+        onFocus={({ target, currentTarget }) => {
+          focused.current = target;
+          if (target.matches(":focus-visible")) moveIntoView(currentTarget, target);
+        }}
         onBlur={() => (focused.current = null)}
         tabIndex={0}
         role="region"
@@ -519,6 +538,20 @@ export function TrialTable(props: TrialTableProps) {
   );
 }
 
+/**
+ * Move the table sideways until this control of it is between the pinned columns and the edge, or at least its beginning is.
+ * Chromium is content if 32 pixels of it are in view.
+ */
+function moveIntoView(box: HTMLElement, control: Element): void {
+  const cell = control.closest("th, td");
+  if (!cell || cell.matches("[data-pinned=true]")) return;
+  const pinned = [...cell.parentElement!.querySelectorAll("[data-pinned=true]")].at(-1);
+  const { left, right } = control.getBoundingClientRect();
+  const start = pinned?.getBoundingClientRect().right ?? box.getBoundingClientRect().left;
+  const end = box.getBoundingClientRect().left + box.clientWidth;
+  if (left < start || right > end) box.scrollLeft += Math.min(left - start, Math.max(right - end, 0));
+}
+
 /** The rows with the columns that are shown. */
 function tableRows(rows: readonly Trial[], shown: readonly Column[]): Rows {
   const value = (trial: Trial, column: Column) => (column.id === "state" ? trial.state : column.value(trial));
@@ -560,7 +593,7 @@ function gapStyle(width: number): CSSProperties {
 
 function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
   return (
-    <Popover position="bottom-end" shadow="md" hideDetached={false}>
+    <Popover position="bottom-end" shadow="md" hideDetached={false} trapFocus>
       <Popover.Target>
         <button type="button" aria-haspopup="dialog">
           columns
