@@ -106,8 +106,7 @@ function DownBanner() {
   const cache = client.getQueryCache();
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
-    () =>
-      cache.getAll().some((query) => query.isActive() && query.meta?.["needsDriver"] !== true && hasNoAnswer(query)),
+    () => cache.getAll().filter(hasNoAnswer).length > 0,
   );
   const retry = useCallback(
     (cancelRefetch: boolean) =>
@@ -150,19 +149,21 @@ function DownBanner() {
   );
 }
 
-/** The queries whose last request found the service down. */
+/** The queries on the page whose last request found the service down. */
 const unanswered = new WeakSet<Query>();
 
 /**
- * Return true if the last request of a query found the service down. A query may forget its error when it asks again, so it
- * counts as unanswered until that request ends. Otherwise the service would seem to respond with each new request, and
- * `DownBanner` would repeat the request at once, over and over.
+ * Return true if the last request of a query on the page found the service down. A query may forget its error when it asks
+ * again, so it counts as unanswered until that request ends. Otherwise the service would seem to respond with each new
+ * request, and `DownBanner` would repeat the request at once, over and over.
  */
 function hasNoAnswer(query: Query): boolean {
   const { error, fetchFailureReason, fetchStatus } = query.state;
   const cause = error ?? fetchFailureReason;
-  if (isDown(cause)) unanswered.add(query);
-  else if (cause !== null || fetchStatus !== "fetching") unanswered.delete(query);
+  const asks = cause === null && fetchStatus === "fetching";
+  const counts = query.isActive() && query.meta?.["needsDriver"] !== true;
+  if (counts && isDown(cause)) unanswered.add(query);
+  else if (!counts || !asks) unanswered.delete(query);
   return unanswered.has(query);
 }
 
