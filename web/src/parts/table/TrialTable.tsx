@@ -1,28 +1,15 @@
-import { Anchor, Popover } from "@mantine/core";
+import { Anchor } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import {
   functionalUpdate,
   getCoreRowModel,
   useReactTable,
-  type Column as TableColumn,
   type ColumnDef,
   type ColumnPinningState,
   type VisibilityState,
 } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import {
-  Fragment,
-  memo,
-  useCallback,
-  useEffect,
-  useLayoutEffect,
-  useMemo,
-  useRef,
-  useState,
-  type CSSProperties,
-  type MouseEvent,
-} from "react";
-import { ROOT } from "../../api/root";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, type MouseEvent } from "react";
 import { usePrinting } from "../../print";
 import type { Experiment, Trial, TrialState } from "../../api/types";
 import type { Call } from "../../charts/copies";
@@ -31,19 +18,30 @@ import { BY_FRONT } from "../../charts/pareto";
 import type { Rows } from "../../charts/save";
 import { colourAt, identityColour, MOST_PICKED, rankedOf, shareOfRank, type Theme } from "../../curves/colours";
 import type { Expected } from "../../curves/expected";
-import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
 import { frontsIn, type Rows as Page } from "../../live/changes";
 import { changesParams } from "../trial/Schedule";
 import { Breakable } from "../common/Breakable";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
-import { StateBadge } from "../common/StateBadge";
-import { BRIEF, columnsOf, EXPECTED, FRONT, rounded, serverColumn, type Column, type Sort } from "./trialColumns";
+import { ColumnMenu } from "./ColumnMenu";
+import { gapStyle, NUMBER_WIDTH, PINNED_WIDTH, placeStyle, type Drawn } from "./places";
+import {
+  BRIEF,
+  columnsOf,
+  EXPECTED,
+  FRONT,
+  isParam,
+  metaOf,
+  MOST_IN_HEAD,
+  serverColumn,
+  type Column,
+  type Sort,
+} from "./trialColumns";
+import { runsWords, TrialRow } from "./TrialRow";
 import classes from "./TrialTable.module.css";
 import { useKeys } from "../common/useKeys";
 import { useNewest } from "../common/useNewest";
 import { useSame } from "../common/useSame";
-import { useAtOnce } from "../common/useAtOnce";
 
 /** The columns that a user has hidden, and those that stay in sight. */
 export interface ColumnChoice {
@@ -101,26 +99,14 @@ const UNPICK = "[aria-label^='Unpick']";
 const ROW = 31;
 /** The height of a row on a phone. There, it has the configuration and the reason in up to four lines. */
 const TALL_ROW = 68;
-/** The maximum number of letters of a column's name. */
-const MOST_IN_HEAD = 48;
-/** A value with more letters than this may be cut at the edge of its column, so it gets a tooltip. */
-const MOST_IN_CELL = 30;
-/** The maximum number of letters of a parameter's name on a phone, so that the value after it is visible. */
-const MOST_LETTERS = 19;
 const STATES: TrialState[] = ["running", "pending", "paused", "completed", "stopped", "failed", "cancelled"];
 const ALWAYS = ["number", "best"];
-const NUMBER_WIDTH = 92;
-const PINNED_WIDTH = 140;
 /** With more parameters than this, only the columns in view are drawn, each as wide as a pinned one. */
 const MOST_PARAMS = 40;
 /** The maximum number of rows on paper. */
 const MOST_PRINTED = 500;
 /** The number of columns that are drawn on either side of those in view. */
 const COLUMNS_BEYOND = 5;
-/** A value with more letters than this may be cut in a column as wide as a pinned one. */
-const MOST_IN_NARROW = 16;
-/** The maximum number of parameters in the column with the whole configuration, which shows only its first lines. */
-const MOST_IN_BRIEF = 24;
 
 export function TrialTable(props: TrialTableProps) {
   const {
@@ -485,7 +471,7 @@ export function TrialTable(props: TrialTableProps) {
               const place = rank.get(trial.number);
               const byRank = place === undefined ? null : colourAt(shareOfRank(place, ranked), theme);
               return (
-                <Row
+                <TrialRow
                   key={trial.number}
                   trial={trial}
                   drawn={drawn}
@@ -571,269 +557,4 @@ function visibilityOf(hidden: readonly string[]): VisibilityState {
 
 function pinningOf(pinned: readonly string[]) {
   return { left: ["number", ...pinned.filter((id) => id !== "number")] };
-}
-
-function metaOf(column: TableColumn<Trial>): Column {
-  return column.columnDef.meta as Column;
-}
-
-function isParam({ id }: Column): boolean {
-  return id.startsWith("param:");
-}
-
-function placeStyle({ pinned, column: { id }, narrow }: Place): CSSProperties | undefined {
-  if (pinned === null && !narrow) return undefined;
-  const width = id === "number" ? NUMBER_WIDTH : PINNED_WIDTH;
-  return { ...(pinned === null ? {} : { left: pinned }), minWidth: width, maxWidth: width };
-}
-
-function gapStyle(width: number): CSSProperties {
-  return { minWidth: width, maxWidth: width, padding: 0 };
-}
-
-function ColumnMenu({ columns }: { columns: TableColumn<Trial>[] }) {
-  return (
-    <Popover position="bottom-end" shadow="md" hideDetached={false} trapFocus>
-      <Popover.Target>
-        <button type="button" aria-haspopup="dialog">
-          columns
-        </button>
-      </Popover.Target>
-      <Popover.Dropdown p={8}>
-        <div className={classes.menu} role="group" aria-label="Columns of the table">
-          {columns.map((column) => (
-            <div key={column.id}>
-              <label>
-                <ColumnTick column={column} />{" "}
-                <span title={metaOf(column).label}>{shortened(metaOf(column).label, MOST_IN_HEAD)}</span>
-              </label>
-              {column.id !== "number" && (
-                <button
-                  type="button"
-                  aria-pressed={column.getIsPinned() === "left"}
-                  aria-label={`${column.getIsPinned() ? "unpin" : "pin"} ${metaOf(column).label}`}
-                  onClick={() => column.pin(column.getIsPinned() ? false : "left")}
-                >
-                  {column.getIsPinned() ? "unpin" : "pin"}
-                </button>
-              )}
-            </div>
-          ))}
-        </div>
-      </Popover.Dropdown>
-    </Popover>
-  );
-}
-
-function ColumnTick({ column }: { column: TableColumn<Trial> }) {
-  const [shown, show] = useAtOnce(column.getIsVisible(), (on) => column.toggleVisibility(on));
-  return (
-    <input
-      type="checkbox"
-      aria-label={metaOf(column).label}
-      checked={shown}
-      disabled={!column.getCanHide()}
-      onChange={(event) => show(event.currentTarget.checked)}
-    />
-  );
-}
-
-/** A column that is drawn. */
-interface Place {
-  column: Column;
-  /** The distance from the left edge at which a pinned column stays; null for the others. */
-  pinned: number | null;
-  /** The index among all columns that are shown. */
-  index: number;
-  /** The column is as wide as a pinned one, so that it can be left out while it is not in view. */
-  narrow: boolean;
-}
-
-/** A column, or a gap as wide as the columns that are not in view. */
-type Drawn = Place | { gap: number };
-
-interface RowProps {
-  trial: Trial;
-  drawn: readonly Drawn[];
-  index: number;
-  /** The height of the row in pixels. */
-  height: number;
-  selected: boolean;
-  /** The color of the trial, if it is picked; else null. */
-  picked: string | null;
-  /** True if no more trials can be picked. */
-  full: boolean;
-  colour: string | null;
-  /** After repeats: the runs of its configuration in words. */
-  runs: string | null;
-  /** The column of fronts shows the colors. */
-  byFront: boolean;
-  onSelect: (number: number) => void;
-  onPoint: (number: number | null) => void;
-  onPick: (number: number) => void;
-}
-
-const Row = memo(function Row(props: RowProps) {
-  const { trial, drawn, index, height, selected, picked, full, colour, runs, byFront, onSelect, onPoint, onPick } =
-    props;
-  const gaps = drawn.some((place) => "gap" in place);
-  return (
-    <tr
-      aria-rowindex={index + 2}
-      aria-selected={selected}
-      style={{ height }}
-      onMouseEnter={() => onPoint(trial.number)}
-      onClick={(event) => !(event.target as Element).closest("a, input") && onSelect(trial.number)}
-    >
-      {drawn.map((place, i) => {
-        if ("gap" in place) return <td key={i} aria-hidden style={gapStyle(place.gap)} />;
-        const { column, pinned, narrow } = place;
-        return (
-          <td
-            key={column.id}
-            data-numeric={column.numeric}
-            data-pinned={pinned !== null}
-            data-column={isParam(column) ? "param" : column.id}
-            data-narrow={narrow || undefined}
-            aria-colindex={gaps ? place.index + 1 : undefined}
-            style={placeStyle(place)}
-            title={longText(trial, column, narrow)}
-          >
-            {column.id === "number" && (
-              <input
-                type="checkbox"
-                aria-label={`Pick trial ${trial.number}`}
-                title={
-                  full && !picked
-                    ? "Pick it; the first picked trial is unpicked"
-                    : "Pick it, to highlight and compare it"
-                }
-                checked={picked !== null}
-                onChange={() => onPick(trial.number)}
-                style={picked ? { accentColor: picked } : undefined}
-              />
-            )}
-            <Cell trial={trial} column={column} colour={colour} runs={runs} byFront={byFront} onSelect={onSelect} />
-          </td>
-        );
-      })}
-    </tr>
-  );
-});
-
-/** Return the text of a parameter that may be wider than its column. */
-function longText(trial: Trial, column: Column, narrow: boolean): string | undefined {
-  if (!isParam(column)) return undefined;
-  const text = param(column.value(trial));
-  return text.length > (narrow ? MOST_IN_NARROW : MOST_IN_CELL) ? text : undefined;
-}
-
-/** "mean 0.098 of trials 14, 31, 33" */
-function runsWords(runs: ReturnType<Expected["runs"]>): string {
-  return runs ? `mean ${number(runs.mean)} of trials ${runs.trials.join(", ")}` : "a single run";
-}
-
-function reasonOf(trial: Trial): string {
-  if (trial.state === "failed") return trial.error?.message ?? trial.reason;
-  return trial.waiting ?? trial.reason;
-}
-
-interface CellProps {
-  trial: Trial;
-  column: Column;
-  colour: string | null;
-  runs: string | null;
-  /** The column of fronts shows the colors. */
-  byFront: boolean;
-  onSelect: (number: number) => void;
-}
-
-function Cell({ trial, column, colour, runs, byFront, onSelect }: CellProps) {
-  switch (column.id) {
-    case "number":
-      return (
-        <Anchor
-          size="sm"
-          href={`${ROOT}trials/${trial.id}`}
-          onClick={(event) => {
-            if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-            event.preventDefault();
-            onSelect(trial.number);
-          }}
-        >
-          {trial.number}
-        </Anchor>
-      );
-    case "state":
-      return (
-        <span title={trial.reason}>
-          <StateBadge state={trial.state} />
-        </span>
-      );
-    case EXPECTED:
-      return (
-        <span title={runs ?? undefined}>
-          <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
-          {metricInColumn(rounded(column.value(trial) as number | null), column.decimals ?? 0)}
-        </span>
-      );
-    case "best":
-      return (
-        <>
-          {runs === null && !byFront && (
-            <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
-          )}
-          <span title={trial.best_value === null ? undefined : `${column.label}${reachedAt(trial)}`}>
-            {metricInColumn(trial.best_value, column.decimals ?? 0)}
-          </span>
-        </>
-      );
-    case FRONT: {
-      const front = column.value(trial) as number | null;
-      return (
-        front !== null && (
-          <span title={front === 1 ? "on the Pareto front" : undefined}>
-            <i className={classes.swatch} style={{ background: colour ?? "transparent" }} aria-hidden />
-            <span className={classes.front} data-first={front === 1}>
-              {front}
-            </span>
-          </span>
-        )
-      );
-    }
-    case "feasible":
-      return param(column.value(trial) ?? "–");
-    case "last":
-      return metricInColumn(trial.last_value, column.decimals ?? 0);
-    case "best_iteration":
-      return trial.best_iteration ?? "–";
-    case "iteration":
-      return trial.iteration;
-    case "running_s":
-      return trial.iteration > 0 || trial.running_s > 0 ? duration(trial.running_s) : "–";
-    case "reason":
-      return <span title={reasonOf(trial)}>{reasonOf(trial)}</span>;
-    case BRIEF:
-      return (
-        <>
-          <span>
-            {Object.entries(trial.params)
-              .slice(0, MOST_IN_BRIEF)
-              .map(([name, value]) => (
-                // A space between them, at which lines break; not after the minus of an exponent.
-                <Fragment key={name}>
-                  <b title={config({ [name]: value }, column.labels)}>
-                    {shortened(paramName(name, column.labels), MOST_LETTERS)}={param(value)}
-                  </b>{" "}
-                </Fragment>
-              ))}
-          </span>
-          <span data-dimmed>{reasonOf(trial)}</span>
-        </>
-      );
-    default:
-      return column.id.startsWith("metric:")
-        ? metricInColumn(column.value(trial) as number | null | undefined, column.decimals ?? 0)
-        : param(column.value(trial));
-  }
 }

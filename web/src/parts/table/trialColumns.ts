@@ -1,5 +1,6 @@
 /** The columns of the trial table: what they show, and how they sort. */
 
+import type { Column as TableColumn } from "@tanstack/react-table";
 import type { Experiment, Trial } from "../../api/types";
 import { asNumber } from "../../api/exact";
 import type { Expected } from "../../curves/expected";
@@ -11,6 +12,9 @@ export const FRONT = "front";
 export const EXPECTED = "expected";
 /** The column of narrow screens with the whole configuration and the reason of the state, in a few lines. */
 export const BRIEF = "brief";
+
+/** The maximum number of letters of a column's name. */
+export const MOST_IN_HEAD = 48;
 
 export interface Column {
   id: string;
@@ -215,4 +219,13 @@ function isNumber(value: unknown): value is number | bigint {
 function compare(a: unknown, b: unknown): number {
   if (isNumber(a) && isNumber(b)) return a < b ? -1 : a > b ? 1 : 0;
   return String(a).localeCompare(String(b), undefined, { numeric: true });
+}
+
+/** Return the column that a column of the table library draws. */
+export function metaOf(column: TableColumn<Trial>): Column {
+  return column.columnDef.meta as Column;
+}
+
+export function isParam({ id }: Column): boolean {
+  return id.startsWith("param:");
 }
