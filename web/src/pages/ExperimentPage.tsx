@@ -1,20 +1,18 @@
 import { Alert, Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
 import { api, isMissing } from "../api/client";
-import { MOST_TIMED, wasteWords } from "../charts/timeline";
-import type { Experiment, Forecast, Trial, TrialState } from "../api/types";
-import { Crumbs } from "../App";
+import type { Experiment, Trial, TrialState } from "../api/types";
 import { experimentCall, trialsCall } from "../charts/copies";
 import { chosenWords, conditionsOf, dimensionsOf, matches, recognized, type Dimension } from "../charts/dimensions";
-import { firstOf, frontsOf, HYPERVOLUME, pointsOf, ranksByFront } from "../charts/pareto";
+import { firstOf, frontsOf, pointsOf, ranksByFront } from "../charts/pareto";
 import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
-import { leading, metric, moment, number, rangeWords, ranWords, readable } from "../format";
-import { experimentEnded, isBred } from "../live/states";
-import { frontsIn, type Rows, type Sample } from "../live/changes";
+import { readable } from "../format";
+import { isBred } from "../live/states";
+import { frontsIn, type Rows } from "../live/changes";
 import {
   keys,
   readAllRows,
@@ -25,35 +23,24 @@ import {
   useTrialNumbered,
   type LiveExperiment,
 } from "../live/useExperiment";
-import { useHypervolume } from "../live/useHypervolume";
-import { Actions } from "../parts/actions/Actions";
 import { Announcer } from "../parts/common/Announcer";
 import { BestPanel } from "../parts/curves/BestPanel";
 import { axesOf, CurvesPanel } from "../parts/curves/CurvesPanel";
 import { DecisionLog } from "../parts/decisions/DecisionLog";
-import { FailureNotice } from "../parts/trial/FailureNotice";
-import { StartedOver, STARTS_OVER } from "../parts/trial/StartedOver";
 import { lazily } from "../parts/common/lazily";
-import { LiveMark } from "../parts/common/LiveMark";
 import { Panel } from "../parts/common/Panel";
 import { MissingPage, ProblemBox } from "../parts/common/Problem";
-import { Progress } from "../parts/experiments/Progress";
-import { savedOfMany, savedShare, savedTraining } from "../parts/common/saved";
 import { CopyMenu } from "../parts/common/CopyMenu";
-import { Sentence } from "../parts/common/Sentence";
 import { Setup } from "../parts/setup/Setup";
-import { StateBadge } from "../parts/common/StateBadge";
 import { columnsOf, EXPECTED, FRONT, serverColumn, sortTrials } from "../parts/table/trialColumns";
 import { TrialTable } from "../parts/table/TrialTable";
 import { useLater } from "../parts/common/useLater";
-import { useNow } from "../parts/common/useNow";
 import { useSame } from "../parts/common/useSame";
 import { useTitle } from "../parts/common/useTitle";
 import { formatList, formatSort, parseBrushes, parseList, parseNumbers, parseSort, withBrush } from "./address";
-import parts from "../parts/common/parts.module.css";
 import classes from "./ExperimentPage.module.css";
-import { bestFigure, endTitle } from "./forecast";
-import { useAddress, type Address } from "./useAddress";
+import { ExperimentHeader } from "./ExperimentHeader";
+import { useAddress } from "./useAddress";
 import { useComparison } from "./useComparison";
 
 const HistoryPanel = lazily(() => import("../parts/curves/HistoryPanel"));
@@ -323,7 +310,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   return (
     <div className={classes.page} data-drawer={open}>
       <Announcer experiment={experiment} />
-      <Header
+      <ExperimentHeader
         experiment={experiment}
         live={live}
         sample={sample}
@@ -542,226 +529,6 @@ function useSameMap<T extends ReadonlyMap<number, number> | null>(map: T): T {
       [...map].every(([key, value]) => kept.get(key) === value));
   if (!same) keep(map);
   return same ? kept : map;
-}
-
-/** Say if starting and waiting took more than half of the time of an experiment that has ended; else null. */
-function useWaste({ id, state, trials }: Experiment): string | null {
-  const query = useQuery({
-    queryKey: [...keys.experiment(id), "timeline", 0],
-    queryFn: ({ signal }) => api.timeline(id, 0, MOST_TIMED, signal),
-    enabled: experimentEnded(state) && trials > 0 && trials <= MOST_TIMED,
-  });
-  // The timeline of a running experiment may be there as well, since its tab reads it.
-  return query.data && experimentEnded(state) ? wasteWords(query.data.totals) : null;
-}
-
-interface HeaderProps {
-  experiment: Experiment;
-  live: LiveExperiment;
-  sample: Sample | undefined;
-  trials: readonly Trial[];
-  /** The number of trials on the Pareto front; null with one objective, undefined if only the service knows it. */
-  front: number | null | undefined;
-  onSelect: (number: number) => void;
-  address: Address;
-}
-
-function Header({ experiment, live, sample, trials, front, onSelect, address }: HeaderProps) {
-  const now = useNow(!experimentEnded(experiment.state));
-  const ofFailed = trials.some(({ number, state }) => number === experiment.best?.trial_number && state === "failed");
-  const saved = useMemo(
-    () => (sample && !sample.complete ? savedOfMany(sample.trained, experiment) : savedTraining(trials, experiment)),
-    [sample, trials, experiment],
-  );
-  const firstFailed = useFirstFailed(experiment, sample);
-  const failures = useMemo(
-    () => (sample?.complete ? sample.items.filter((trial) => trial.state === "failed") : undefined),
-    [sample],
-  );
-  const forecast = useForecast(experiment);
-  const waste = useWaste(experiment);
-  const { objectives } = experiment;
-  const growth = useHypervolume(experiment);
-  const hypervolume = growth?.y.at(-1);
-  const size = front === undefined ? growth?.front : front;
-  return (
-    <header className={classes.header}>
-      <div className={classes.title}>
-        <Crumbs items={[{ label: "Experiments", to: "/experiments" }, { label: experiment.id }]} />
-        <div className={classes.name}>
-          <h1>{experiment.name}</h1>
-          <StateBadge state={experiment.state} size="lg" />
-          {experiment.archived_at && (
-            <span
-              className={parts.state}
-              data-tone="quiet"
-              data-size="lg"
-              title={`Archived on ${moment(experiment.archived_at)}: lists show it only if they show archived experiments.`}
-            >
-              archived
-            </span>
-          )}
-          {!experimentEnded(experiment.state) && <LiveMark state={live.stream} />}
-        </div>
-      </div>
-      <div className={classes.figures}>
-        {size !== null ? (
-          <>
-            <Figure
-              label="Pareto front"
-              value={size === undefined ? "–" : `${size} ${size === 1 ? "trial" : "trials"}`}
-              title={objectives.map(({ metric, mode }) => `${mode} ${metric}`).join(", ")}
-            />
-            {hypervolume !== undefined && (
-              <Figure label="Hypervolume" value={number(Number(hypervolume.toPrecision(3)))} title={HYPERVOLUME} />
-            )}
-          </>
-        ) : (
-          <Figure
-            label={`${leading(experiment)}${experiment.best?.runs ? ", mean" : ofFailed ? ", of a failed trial" : ""}`}
-            value={metric(experiment.best?.value)}
-            title={
-              experiment.best?.runs
-                ? `the mean over the runs of the configuration of trial ${experiment.best.trial_number}: ` +
-                  experiment.best.runs.trials.map((number) => `trial ${number}`).join(", ")
-                : undefined
-            }
-          />
-        )}
-        <Figure
-          label="Time"
-          value={ranWords(experiment, now)}
-          title={`The time for which it ran since ${moment(experiment.started_at)}. Pauses do not count, nor does the time between an end and a continuation.`}
-        />
-        {saved && (
-          <Figure
-            label="Training saved"
-            value={savedShare(saved)}
-            title={`Compared with training every started trial to its end: ${saved.done} of ${saved.full} iterations were trained, including those that restarted trials repeated. Trials that failed, were cancelled or never started are not counted.`}
-          />
-        )}
-        {experiment.gpu_hours > 0 && (
-          <Figure label="GPU hours" value={gpuWords(experiment)} title={gpuTitle(experiment)} />
-        )}
-        {forecast && <ForecastFigures forecast={forecast} label={leading(experiment)} mode={experiment.mode} />}
-        <Figure label="Method" value={experiment.method} />
-      </div>
-      <div className={classes.status}>
-        <div className={classes.progress}>
-          <Progress experiment={experiment} words />
-        </div>
-        <div className={classes.actions}>
-          <Actions experiment={experiment} />
-        </div>
-      </div>
-      {forecast && (forecast.end ?? forecast.more) && (
-        <p className={classes.notice}>
-          <b>Outlook:</b> {forecast.summary}.
-        </p>
-      )}
-      {waste && (
-        <p className={classes.notice}>
-          {waste}: see the{" "}
-          <Anchor component="button" size="sm" onClick={() => address.set({ tab: "timeline" })}>
-            timeline
-          </Anchor>
-          .
-        </p>
-      )}
-      {experiment.next_step && (
-        <p className={parts.warning} role="status">
-          <Sentence text={experiment.next_step} />.
-        </p>
-      )}
-      <StartedOver
-        experiment={experiment}
-        onShow={() => address.set({ tab: "decisions", kind: "resume", q: STARTS_OVER })}
-      />
-      <FailureNotice
-        experiment={experiment}
-        first={firstFailed}
-        failures={failures}
-        onSelect={onSelect}
-        onShowFailed={() => address.set({ tab: null, state: "failed" })}
-      />
-    </header>
-  );
-}
-
-const FORECAST_MS = 30_000;
-
-/** The forecast of a running experiment, once there is one. */
-function useForecast(experiment: Experiment): Forecast | undefined {
-  const { data } = useQuery({
-    queryKey: [...keys.experiment(experiment.id), "forecast"],
-    queryFn: ({ signal }) => api.forecast(experiment.id, signal),
-    enabled: experiment.state === "running",
-    refetchInterval: FORECAST_MS,
-    retry: false,
-  });
-  return experiment.state === "running" ? data : undefined;
-}
-
-/**
- * Show the expected end of the experiment and its expected best value, each as an interval; nothing if it is too early
- * to tell.
- */
-function ForecastFigures({
-  forecast: { end, best, best_is_open: open },
-  label,
-  mode,
-}: {
-  forecast: Forecast;
-  label: string;
-  mode: Experiment["mode"];
-}) {
-  return (
-    <>
-      {end && <Figure label="Ends in" value={rangeWords(end.seconds)} title={endTitle(end)} />}
-      {best && <Figure label={`${label} then`} {...bestFigure(best, open, mode)} />}
-    </>
-  );
-}
-
-/** GPU hours, with as many digits as matter: 0.042, 3.1, 250. */
-function hours(value: number): string {
-  return `${value < 1 ? Number(value.toPrecision(2)) : value < 100 ? value.toFixed(1) : Math.round(value)} h`;
-}
-
-function gpuWords({ gpu_hours, gpu_hours_saved }: Experiment): string {
-  return `${hours(gpu_hours)}${gpu_hours_saved > 0 ? `, ${hours(gpu_hours_saved)} saved` : ""}`;
-}
-
-function gpuTitle({ gpu_hours, gpu_hours_saved, expected_gpu_hours, limits }: Experiment): string {
-  const more = expected_gpu_hours !== null && expected_gpu_hours > gpu_hours;
-  return [
-    `${hours(gpu_hours)} used so far`,
-    ...(more ? [`about ${hours(expected_gpu_hours)} at its end, if further trials use as many`] : []),
-    ...(gpu_hours_saved > 0 ? [`${hours(gpu_hours_saved)} saved by stopping trials early`] : []),
-    ...(limits.gpu_hours ? [`at most ${hours(limits.gpu_hours)}`] : []),
-  ].join("; ");
-}
-
-/** The first trial that failed. If there are very many trials, only the service knows which one that is. */
-function useFirstFailed(experiment: Experiment, sample: Sample | undefined): Trial | undefined {
-  const asked = sample !== undefined && !sample.complete && experiment.counts.failed > 0;
-  const { data } = useQuery({
-    queryKey: [...keys.experiment(experiment.id), "first failed", experiment.counts.failed],
-    queryFn: ({ signal }) =>
-      api.trials(experiment.id, { sort: "number", where: ["state=failed"], page_size: 1 }, signal),
-    enabled: asked,
-    placeholderData: keepPreviousData,
-  });
-  return asked ? data?.items[0] : sample?.items.find((trial) => trial.state === "failed");
-}
-
-function Figure({ label, value, title }: { label: string; value: string; title?: string | undefined }) {
-  return (
-    <div className={classes.figure} title={title}>
-      <span>{label}</span>
-      <b>{value}</b>
-    </div>
-  );
 }
 
 interface LatestDecisionsProps {
