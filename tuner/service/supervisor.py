@@ -221,7 +221,7 @@ class Supervisor(Driver):
             self._trouble = said["trouble"]
         if "metrics" in said:
             self._metrics = said["metrics"]
-        if "log" in said and said["log"] != self._warned:  # while a cluster is away, each child says so, and a new one starts soon
+        if "log" in said and said["log"] != self._warned:  # each new child says again that a cluster is away
             log.warning("%s", said["log"])
             self._warned = said["log"]
         for line in said.get("news", ()):

@@ -140,8 +140,8 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
     what = said.strip().rstrip(".")[:300] or type(error).__name__
     if address and what.startswith("Version mismatch"):
         return (
-            f"Ray at {address} cannot be used from this environment: {what}. Run this with the versions of Python and Ray that the "
-            "cluster has"
+            f"Ray at {address} cannot be used from this environment: {what}. Run this with the versions of Python and Ray that "
+            "the cluster has"
         )
     if address:
         return (
