@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -204,6 +205,7 @@ def _unknown(function: Callable[..., Any], name: str, known: list[str], part: st
     return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39)) or instead}"
 
 
+_COLORS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
@@ -236,6 +238,11 @@ def printable(text: str) -> str:
     Names and messages may come from anyone.
     """
     return text.translate(_CONTROL)
+
+
+def without_colors(text: str) -> str:
+    """Return the output of a program without the codes with which it colors its output."""
+    return _COLORS.sub("", text)
 
 
 def in_project(project: str | None) -> str:

@@ -171,9 +171,12 @@ class Walk(RuleBasedStateMachine):
     @rule(experiment=experiments, hide=st.booleans())
     def archive(self, experiment: str, hide: bool) -> None:
         verb = "archive" if hide else "unarchive"
-        offered = verb in self.shown(experiment)["actions"]
+        record = self.store.experiments.get(experiment)
+        continued = any(one.command == "continue" for one in self.store.commands.pending([record.id]))
+        offered = verb in self.shown(experiment)["actions"] and not (hide and continued)
         answer = self.call("POST", f"/experiments/{{experiment_id}}/{verb}", experiment)
         assert answer.status_code == 200 or not offered
+        assert (answer.status_code == 200) == (not hide or (record.state.ended and not continued)), answer.text
         if answer.status_code == 200:
             assert (answer.json()["archived_at"] is not None) == hide
 

@@ -212,6 +212,9 @@ def test_a_driver_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPat
 
 def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._apart("print('noise'); print('last')", 30) == "last"
+    colored = doctor._apart("import sys; sys.exit('\x1b[1;35mOSError\x1b[0m: no such device')", 30)
+    assert isinstance(colored, Finding)
+    assert colored.what == "OSError: no such device"  # as Python 3.13 prints it if FORCE_COLOR is set
     failed = doctor._apart("raise OSError('no such device')", 30)
     assert isinstance(failed, Finding)
     assert failed.what == "OSError: no such device"

@@ -128,6 +128,16 @@ def test_a_verb_on_several_experiments_returns_each_outcome(client: Client, spec
         Client("http://127.0.0.1:9", patience_s=0.0).act_on("pause", [a, b])
 
 
+def test_one_experiment_and_one_event_need_no_list(client: Client, spec: dict[str, Any]) -> None:
+    """Each letter was taken for a name, so nothing was paused, and nothing was raised."""
+    client.create({**spec, "name": "mine"})
+    paused = client.act_on("pause", "mine")
+    assert {name: type(one) for name, one in paused.items()} == {"mine": schemas.Experiment}
+    hook = client.create_webhook("https://example.com/hook", "experiment.completed")
+    assert client.webhooks()[0].events == ["experiment.completed"]
+    assert hook.events == ["experiment.completed"]
+
+
 def test_an_archived_experiment_is_found_by_its_name(client: Client, sqlite_store: Store) -> None:
     Search(sqlite_store, digits("hidden", 6), start=T0).advance()
     assert client.experiment("hidden").archive().archived_at is not None

@@ -68,6 +68,26 @@ def test_a_ray_with_another_version_of_tuner_is_named_as_the_reason(local_ray: N
         starts(host, Interrupts(lambda name: None))
 
 
+class Told(Exception):
+    """Ends the wait for a host when the script says something."""
+
+
+class Telling(Silent):
+    def say(self, text: str) -> None:
+        raise Told(text)
+
+
+def test_a_host_that_does_not_start_is_not_waited_for_without_a_word(
+    local_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray starts its processes again and again if each one fails, such as for a package that is broken."""
+    monkeypatch.setattr(driving, "SLOW_START_S", 0.0)
+    host = Host.options(resources={"absent": 1}).remote(ValueError())  # type: ignore[attr-defined]
+    with pytest.raises(Told, match=r"the driver has not started on Ray in 0 s\..* raylet\.err in .*/logs says why"):
+        driving._wait_for_start(host, progress=Telling(), interrupts=Interrupts(lambda name: None))  # type: ignore[arg-type]
+    ray.kill(host)
+
+
 @pytest.mark.parametrize("call", [starts, drives])
 @pytest.mark.parametrize(
     "error", [StoreError("disk full"), SpecError("expected a number", "/space/lr"), ValueError("a bug")]

@@ -400,6 +400,23 @@ def test_a_given_cluster_is_waited_for_and_never_started(tmp_path: Path, heads: 
     assert heads == []
 
 
+def test_a_cluster_that_stays_away_is_logged_once(
+    tmp_path: Path, heads: list[FakeHead], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "AGAIN_S", 0.0)
+    spawned: list[int] = []
+
+    class Counted(children.Child):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            spawned.append(self.pid)
+
+    monkeypatch.setattr(supervisor_module, "Child", Counted)
+    with Supervisor(Settings(home=tmp_path, ray_address="nowhere")):
+        until(lambda: len(spawned) > 3)
+    assert [one.message for one in caplog.records].count("it could not be reached") == 1
+
+
 def test_a_head_that_was_ended_on_purpose_is_not_started_again(
     tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:

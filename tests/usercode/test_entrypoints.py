@@ -50,7 +50,7 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
         ("import nothing_here_at_all", "f", r"No module named 'nothing_here_at_all' \(.*bad\.py, line 1, in <module>\)"),
         ("def g():\n    1 / 0\ng()", "f", r"ZeroDivisionError: division by zero \(.*bad\.py, line 2, in g\)"),
         ("import json\njson.loads('{')", "f", r"JSONDecodeError.*\(.*bad\.py, line 2, in <module>\)"),
-        ("def f(:", "f", r"SyntaxError: .* \(.*bad\.py, line 1\)"),
+        ("def f(:", "f", r"cannot import bad with Python 3\.\d+\.\d+\S*: SyntaxError: .* \(.*bad\.py, line 1\)"),
         ("import sys; sys.exit('bye')", "f", "SystemExit: bye"),
         ("error = OSError('no data')\nerror.add_note('mount it')\nraise error", "f", "OSError: no data"),
         ("import os; os._exit(3)", "f", "ends the process, with exit code 3"),

@@ -27,7 +27,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from tuner.errors import WHAT_TO_DO, TunerError
-from tuner.names import DISTRIBUTION, with_extra
+from tuner.names import DISTRIBUTION, with_extra, without_colors
 from tuner.plurals import counted
 from tuner.service.early import HOST_ADVICE
 from tuner.settings import Settings
@@ -468,7 +468,7 @@ def _apart(code: str, limit_s: float, *arguments: str) -> str | Finding:
         except subprocess.TimeoutExpired:
             return Finding("", "error", f"no answer within {limit_s:.0f} s")
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
+        lines = without_colors(done.stderr).strip().splitlines()
         said = [line for line in lines if line.strip() and not line.startswith(WHAT_TO_DO)]
         ended = (
             f"it was killed by signal {-done.returncode}"

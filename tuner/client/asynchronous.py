@@ -232,7 +232,7 @@ class AsyncClient:
         """Return a handle for the experiment with this id or unique name, without sending a request."""
         return AsyncExperimentHandle(self, called)
 
-    async def act_on(self, verb: str, experiments: Iterable[str]) -> dict[str, schemas.Experiment | TunerError]:
+    async def act_on(self, verb: str, experiments: str | Iterable[str]) -> dict[str, schemas.Experiment | TunerError]:
         """Send a verb such as "cancel" to each of several experiments, one after the other.
 
         Return, for each experiment, what it is afterwards, or the error if the service has refused the verb: `NotFound`,
@@ -240,10 +240,10 @@ class AsyncClient:
 
         Args:
             verb: "pause", "resume", "cancel", "kill", "continue", "archive" or "unarchive".
-            experiments: ids or unique names.
+            experiments: ids or unique names, or one of them.
         """
         found: dict[str, schemas.Experiment | TunerError] = {}
-        for called in experiments:
+        for called in [experiments] if isinstance(experiments, str) else experiments:
             try:
                 found[called] = read(schemas.Experiment, await self.experiment(called).act(verb))
             except REFUSED as refused:
@@ -288,7 +288,7 @@ class AsyncClient:
     async def create_webhook(
         self,
         url: str,
-        events: Sequence[str],
+        events: str | Sequence[str],
         *,
         project: str | None = None,
         experiment_id: str | None = None,
@@ -299,8 +299,8 @@ class AsyncClient:
 
         Args:
             url: the URL to which deliveries are sent.
-            events: the events to send, such as ``["experiment.completed", "trial.failed"]``; docs/operations.md lists
-                all events.
+            events: the events to send, such as ``["experiment.completed", "trial.failed"]``, or one of them;
+                docs/operations.md lists all events.
             project: send only events of this project. None: send the events of all projects that this
                 client may see.
             experiment_id: send only events of this experiment. None: send the events of all experiments in the
@@ -310,7 +310,7 @@ class AsyncClient:
         """
         body = {
             "url": url,
-            "events": list(events),
+            "events": [events] if isinstance(events, str) else list(events),
             "project": project,
             "experiment_id": experiment_id,
             "format": format,

@@ -28,6 +28,8 @@ POLL_S = 0.25
 FOLLOWED = "another driver, such as `tuner serve`, is running this experiment; following it"
 DEATHS = 3
 """The number of drivers on Ray that may die before a search is given up."""
+SLOW_START_S = 60.0
+"""Seconds without a driver on Ray after which a script says where Ray's logs are. It waits on, since nodes may still join."""
 UNDRIVEN_S = 10.0
 """Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
 UNSERVED_S = 120.0
@@ -200,11 +202,18 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
     from tuner.hosts.ray.cluster import DEAD, not_started
 
     started = host.start.remote()
+    slow_at = time.monotonic() + SLOW_START_S
     try:
         with interrupts.heard():
             while not ray.wait([started], timeout=POLL_S)[0]:
                 if interrupts.count > 1:
                     raise KeyboardInterrupt
+                if time.monotonic() >= slow_at:
+                    slow_at = float("inf")
+                    progress.say(
+                        f"warning: the driver has not started on Ray in {SLOW_START_S:.0f} s. If Ray's processes fail when they "
+                        "start, raylet.err in /tmp/ray/session_latest/logs says why. Press Ctrl-C twice to give up"
+                    )
                 progress.update()
         _got(started)
     except DEAD as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.driver.replay import Compared, Outcome, Replay, Totals
@@ -63,7 +63,7 @@ def replay(
 
 @keywords_explained
 def recommend_scheduler(
-    experiments: Sequence[str] | None = None, *, schedulers: Sequence[Any] | None = None, project: str | None = None
+    experiments: str | Sequence[str] | None = None, *, schedulers: Any = None, project: str | None = None
 ) -> Recommendation:
     """Recommend a scheduler, by replaying the experiments of this home under several schedulers.
 
@@ -76,11 +76,15 @@ def recommend_scheduler(
         # median would have saved 41% (95 % interval: 32% to 50%) of the training of 7 experiments and lost 1% ...
 
     Args:
-        experiments: the ids or names of experiments. None: all experiments that have ended.
-        schedulers: the schedulers to compare, as for `replay`. None: ASHA with three reduction factors, promotion, median,
-            HyperBand.
+        experiments: the ids or names of experiments, or one of them. None: all experiments that have ended.
+        schedulers: a list of the schedulers to compare, as for `replay`, or one of them. None: ASHA with three reduction
+            factors, promotion, median, HyperBand.
         project: use only experiments of this project. None: experiments of all projects.
     """
+    if isinstance(experiments, str):
+        experiments = [experiments]
+    if schedulers is not None and (isinstance(schedulers, str | Mapping) or not isinstance(schedulers, Iterable)):
+        schedulers = [schedulers]
     with database() as store:
         if experiments is not None:
             records = [store.experiments.get(id_of(store, called)) for called in experiments]

@@ -49,6 +49,7 @@ class Supervisor(Driver):
         self._spare: Child | None = None
         self._up_since = float("inf")
         self._metrics: Mapping[str, Any] | None = None
+        self._warned: str | None = None  # what the last child logged while the driver was not up
         self._futile = 0
         self._stops = stops_of(settings.home)
         self._headed = False  # True once this supervisor has found or started a head of this home
@@ -215,13 +216,14 @@ class Supervisor(Driver):
             if self._trouble is not None:
                 log.info("the driver is up: %s", said["up"])
                 self._up_since = time.monotonic()
-            self._trouble, self._futile = None, 0
+            self._trouble, self._warned, self._futile = None, None, 0
         elif "trouble" in said:
             self._trouble = said["trouble"]
         if "metrics" in said:
             self._metrics = said["metrics"]
-        if "log" in said:
+        if "log" in said and said["log"] != self._warned:  # each new child says again that a cluster is away
             log.warning("%s", said["log"])
+            self._warned = said["log"]
         for line in said.get("news", ()):
             log.info("%s", line)
 

@@ -212,7 +212,9 @@ def examine(
     except BaseException as error:  # an import can raise anything, even SystemExit
         plain = module_name.removesuffix(".py")
         meant = f"; did you mean {plain}:{qualname}?" if plain != module_name else ""
-        message = f"cannot import {module_name}: {_last_line(error)}{_where(error)}{meant}"
+        # The code may have been written for a newer Python, as on the machine of a service's client.
+        version = f" with Python {platform.python_version()}" if isinstance(error, SyntaxError) else ""
+        message = f"cannot import {module_name}{version}: {_last_line(error)}{_where(error)}{meant}"
         return {"error": message, "files": _files_of(error), "heavy": _heavy(before)}
     for part in qualname.split("."):
         try:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests.store.examples import T0, a_spec, begin
 from tuner.cli.commands import app
+from tuner.cli.home.explain import failed
 from tuner.cli.home.logs import with_line_feeds
 from tuner.domain.keys import trial_id
 from tuner.domain.logs import LogChunk
@@ -42,6 +43,20 @@ def test_the_newest_segment_is_printed_rank_by_rank(trial: str) -> None:
     log = "epoch 1\n10%\n100%\nlast of {}\n"
     assert output(trial) == "--- rank 0\n" + log.format(0) + "--- rank 1\n" + log.format(1)
     assert output("digits", "0", "--rank", "1") == log.format(1)
+
+
+def test_it_is_printed_without_the_codes_of_its_colors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal showed "[31mred[0m" after a placeholder, and the page showed "red"."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    content = b"\x1b[1;31mValueError\x1b[0m: \x1b[35mno\x1b[0m\n"
+    with Store.open(Settings.from_env().database_url) as store:
+        store.migrate()
+        made, _, _ = begin(store, spec=a_spec("colored"))
+        end = LogChunk.of(0, len(content), b"", T0)
+        store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, content, T0), end]})
+    assert output("colored", "0", "--rank", "0") == "ValueError: no\n"
+    told = "\n".join(failed({"rank": 0, "traceback": "no traceback", "log_tail": content.decode()}))
+    assert "log tail of rank 0:\nValueError: no\n" in told
 
 
 def test_a_part_of_it_is_printed(trial: str) -> None:

@@ -91,6 +91,15 @@ def test_schedulers_that_lose_the_best_trial_are_not_recommended(home: Store) ->
     assert "none of 2 schedulers" in found.summary
 
 
+def test_one_experiment_and_one_scheduler_need_no_list(home: Store) -> None:
+    """Each letter of a name was taken for a name."""
+    searched(home, "digits", 0)
+    listed = tuner.recommend_scheduler(["digits"], schedulers=["asha"])
+    assert [option.experiments for option in listed.options] == [("digits",)]
+    for one in ("asha", {"type": "asha"}, tuner.ASHAScheduler()):
+        assert tuner.recommend_scheduler("digits", schedulers=one).options == listed.options
+
+
 def test_experiments_that_say_nothing_are_left_out_with_the_reason(home: Store) -> None:
     searched(home, "few", 0, trials=3)
     searched(home, "stopped", 1, scheduler="asha")

@@ -158,9 +158,9 @@ def test_a_cluster_of_another_python_is_told_with_both_versions() -> None:
     error = RuntimeError(
         "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1\nThis process has Python 3.13.0."
     )
-    assert "started with: Ray: 2.60.0 Python: 3.12.1 This process has Python 3.13.0. Check" in cluster._unreachable(
-        "10.0.0.1:6379", error
-    )
+    said = cluster._unreachable("10.0.0.1:6379", error)
+    assert "started with: Ray: 2.60.0 Python: 3.12.1 This process has Python 3.13.0. Run this with the versions" in said
+    assert "ray status" not in said  # it runs
 
 
 def test_a_function_that_takes_much_data_along_is_warned_of(small: None) -> None:

@@ -133,6 +133,24 @@ def test_a_worker_finds_the_packages_beside_an_installed_tuner(
         server.end()
 
 
+def test_a_worker_outlives_the_warning_that_ray_causes_if_warnings_are_errors(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray calls `uvloop.install`, which is deprecated with Python 3.12. Without a worker, `ray.init` waited forever."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    text = "uvloop.install() is deprecated in favor of uvloop.run() starting with Python 3.12."
+    monkeypatch.setattr(
+        sys.modules[__name__], "WORKER", f"import warnings\nwarnings.warn({text!r}, DeprecationWarning)\n{WORKER}"
+    )
+    server = ForkServer(ignored=["PYTEST_CURRENT_TEST"])
+    try:
+        server.listen(str(tmp_path / "forks"))
+        server.attend(raylet.pid, os.environ)
+        assert ask(tmp_path, "--runtime-env-hash=0")["parent"] == server.pid
+    finally:
+        server.end()
+
+
 @pytest.mark.parametrize(("options", "variables"), [([], {"COLOUR": "red"}), (["--runtime-env-hash=7"], {})])
 @pytest.mark.usefixtures("serving")
 def test_a_worker_with_an_environment_of_its_own_is_started_as_ray_does_it(

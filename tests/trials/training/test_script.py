@@ -291,6 +291,18 @@ def test_a_failure_is_described_by_what_the_script_said(tmp_path: Path, begin: S
     assert describe(caught.value, "").cause == "script_signal"
 
 
+def test_a_failure_is_described_without_the_colors_of_its_traceback(tmp_path: Path, begin: Start) -> None:
+    """Python 3.13 colors tracebacks if FORCE_COLOR is set."""
+    begin()
+    with pytest.raises(ScriptFailed) as caught:
+        script(
+            tmp_path,
+            "import sys; sys.exit('  File \x1b[35m\"a.py\"\x1b[0m\\n\x1b[1;35mValueError\x1b[0m: \x1b[35mno such bucket\x1b[0m')",
+        )({})
+    assert caught.value.said == '  File "a.py"\nValueError: no such bucket'
+    assert describe(caught.value, "").message == "train.py ended with exit status 1: ValueError: no such bucket"
+
+
 def test_a_failure_under_torchrun_is_described_by_what_its_processes_said(
     tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from tuner.cli.command_classes import OnService
 from tuner.cli.commands.global_options import command_settings
 from tuner.cli.commands.parameters import JsonLines, JsonObject, TrialNumber
-from tuner.names import printable
+from tuner.names import printable, without_colors
 
 group = typer.Typer()
 
@@ -60,7 +60,7 @@ def logs(
     query = LogQuery(rank=rank, segment=segment, tail=tail, search=search)
     printed = False
     for text in logs_of(settings, trial, number, query, follow=follow):
-        print(printable(text), end="", flush=True)
+        print(printable(without_colors(text)), end="", flush=True)
         printed = printed or bool(text)
     if not printed:
         part = search or tail == 0 or rank is not None or segment is not None

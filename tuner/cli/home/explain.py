@@ -11,6 +11,7 @@ from tuner.cli.json_text import dumps
 from tuner.domain.segments import what_to_do
 from tuner.domain.states import ExperimentState
 from tuner.experiment.operations.usecases import id_of, numbered, schedule
+from tuner.names import without_colors
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.records import DecisionRecord, ExperimentRecord
@@ -68,7 +69,7 @@ def failed(failure: Mapping[str, Any]) -> Iterator[str]:
     """Yield the traceback and the last output of the rank that failed first, the stacks of ranks that hung, and what to do."""
     for name in ("traceback", "log_tail"):
         if (text := failure.get(name)) and not (name == "log_tail" and _has_the_log(failure)):
-            yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{text.rstrip()}"
+            yield f"\n{name.replace('_', ' ')} of rank {failure.get('rank')}:\n{without_colors(text).rstrip()}"
     for rank, stack in (failure.get("stacks") or {}).items():
         yield f"\nstack of rank {rank}:\n{stack.rstrip()}"
     yield f"\n{what_to_do(failure.get('cause'))}"

@@ -146,6 +146,11 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
     lines = str(error).strip().splitlines()
     said = "" if not lines else " ".join(map(str.strip, lines)) if lines[0].endswith(":") else lines[0]
     what = said.strip().rstrip(".")[:300] or type(error).__name__
+    if address and what.startswith("Version mismatch"):
+        return (
+            f"Ray at {address} cannot be used from this environment: {what}. Run this with the versions of Python and Ray that "
+            "the cluster has"
+        )
     if address:
         return (
             f"Ray at {address} could not be reached: {what}. Check the address (ray_address or RAY_ADDRESS) and that the "

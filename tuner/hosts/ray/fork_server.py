@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -320,4 +321,6 @@ def main() -> None:
         sys.argv[:] = command
         sys.path.remove(_ROOT)  # removes the first of the equal entries, which `_START` has added
         sys.path.insert(0, os.path.dirname(command[0]))
+        # Ray causes this warning in each worker, which ends if warnings are errors. Then `ray.init` never returns.
+        warnings.filterwarnings("ignore", "uvloop.install", DeprecationWarning)
         runpy.run_path(command[0], run_name="__main__")

@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 from tuner.errors import WrongArgument
+from tuner.names import without_colors
 from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 LONGEST = 1 << 20
 """The maximum length of a line. A longer line is read in pieces."""
 
@@ -33,7 +33,7 @@ class MetricLines:
         """Return the metrics in a line, or None if the objective is not among them."""
         if self._objective not in line and self._pattern is None:
             return None
-        plain = _ESCAPES.sub("", line)
+        plain = without_colors(line)
         if self._pattern is not None:
             found = self._by_pattern(plain)
             if not found and plain != line:  # the pattern itself may have the escape sequences

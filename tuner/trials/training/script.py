@@ -25,6 +25,7 @@ import psutil
 
 from tuner.domain.segments import IN_SAVE
 from tuner.errors import OutsideTrial, WrongArgument
+from tuner.names import without_colors
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import oom, session
 from tuner.trials.training.metric_lines import LONGEST, MetricLines
@@ -387,6 +388,7 @@ class _Run:
 
         If torchrun restarts its processes, only the lines of the last run are kept.
         """
+        line = without_colors(line)  # Python 3.13 colors tracebacks if FORCE_COLOR is set, as CI systems do
         own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
         if own:
             (self._errors if self._since is None else self._since).append(own)
