@@ -100,7 +100,7 @@ def _with_num_samples(spec: Spec, space: Space, parts: Parts, searches: str | No
 
 
 def _with_max_t(spec: Spec, scheduler: Scheduler, notes: list[str]) -> Spec:
-    """Give the experiment the scheduler's own max_t if it is the smaller one. Add a note if they differ.
+    """Give the experiment the scheduler's own max_t if it is the smaller or the only one. Add a note if there are two.
 
     A scheduler's max_t ends trials as the experiment's max_t does. The scheduler itself ends them at a fraction.
     """
