@@ -1,4 +1,4 @@
-/** What happy-dom does not have: sizes on a screen (every element is 800 by 600 pixels), and fonts. */
+/** What happy-dom does not have: sizes on a screen (every element is 800 by 600 pixels), and fonts; and a network without a service. */
 
 import { cleanup, configure } from "@testing-library/react";
 import { afterEach } from "vitest";
@@ -18,6 +18,9 @@ for (const [name, size] of [
 
 // A textarea that grows with its text waits for fonts. Files share a document, so it may be there already.
 if (!("fonts" in document)) Object.defineProperty(document, "fonts", { value: new EventTarget() });
+
+// No service answers. A request that a test does not expect would look for one at the address of the page, and log its error.
+globalThis.fetch = () => Promise.reject(new TypeError("tests have no service"));
 
 // The suite runs these tests beside others, at the lowest priority: a second is not always enough for a menu to open.
 configure({ asyncUtilTimeout: 15_000 });
