@@ -239,6 +239,7 @@ class HostGroups:
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
         self._judge, self._sys_path = judge, sys_path
+        self._found: dict[SegmentRef, asyncio.Event] = {}  # is set once the checkpoint of a segment to run is found
 
     @property
     def storage(self) -> str:
@@ -252,8 +253,13 @@ class HostGroups:
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         launch = self._launch(segment, milestone)
-        if launch.checkpoint is not None:
-            launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
+        if launch.checkpoint is not None and not is_within(self.storage, launch.checkpoint.uri):
+            found = self._found[segment] = asyncio.Event()
+            try:
+                launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
+            finally:
+                del self._found[segment]
+                found.set()
         running = Running(self.record.id, segment, launch.start_iteration, self.inbound)
         self._host.segments[launch.segment_id] = running
         if self._host.logs is not None:
@@ -273,6 +279,8 @@ class HostGroups:
         return await self._host.executors.groups_of(self.record.spec).upload_end(self._name(segment), info.id)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
+        if (found := self._found.get(segment)) is not None:
+            await found.wait()  # the executor does not know the segment before
         # once the GPU hours are used up, the segment must not even wait for a last checkpoint
         hard = why == "stop" and self._core.experiment.capped
         await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
