@@ -159,7 +159,8 @@ def test_the_frame_of_all_reports_has_the_configuration_with_which_each_was_trai
     assert result.dataframe()["config/x"].tolist()[0] == 0.9, "the last one"
 
 
-def test_the_frame_of_all_reports_has_the_constants_of_the_space_from_which_the_trial_is(sqlite_store: Store) -> None:
+def test_configurations_have_the_constants_of_the_space_from_which_the_trial_is(sqlite_store: Store) -> None:
+    """The best one, and those in the frame of all reports, had those of the newest space."""
     bench = Bench(num_samples=1, space={"x": tuner.uniform(0, 1), "optimizer": "sgd"})
     bench.started(0)
     bench.reported(0)
@@ -170,6 +171,7 @@ def test_the_frame_of_all_reports_has_the_constants_of_the_space_from_which_the_
     result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     for history in (False, True):
         assert result.dataframe(history)["config/optimizer"].tolist() == ["sgd"]
+    assert result.best_config == result.trials[0].best_config == result.trials[0].config
 
 
 def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:

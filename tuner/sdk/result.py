@@ -33,6 +33,7 @@ from tuner.sdk.trial_result import (
     opened,
     renamed,
     reported,
+    revision_of,
     trial_of,
 )
 from tuner.search import constraints
@@ -149,9 +150,10 @@ class Result:
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
-        self.best_config: dict[str, Any] | None = (
-            config_of(space, spec.seed, best["params"], self._drawn_as[best["trial_number"]]) if best else None
-        )
+        self.best_config: dict[str, Any] | None = None
+        if best:
+            row, params = found.trials[best["trial_number"]], best["params"]
+            self.best_config = config_of(space, spec.seed, params, self._drawn_as[row.number], revision_of(row, params))
         runs = best.get("runs") if best else None
         alone = [self.best_trial] if self.best_trial is not None else []
         self.best_runs: list[TrialResult] = [self.trials[number] for number in runs["trials"]] if runs else alone
