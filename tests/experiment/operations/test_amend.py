@@ -364,6 +364,19 @@ def test_a_deletion_in_a_copy_of_a_home_leaves_the_checkpoints_of_the_home(sqlit
     assert list((copy / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_deletion_follows_a_link_to_another_disk(sqlite_store: Store, tmp_path: Path, dangling: bool) -> None:
+    made = ended(sqlite_store)
+    folder, moved = tmp_path / "checkpoints", tmp_path / "large" / made.public_id
+    folder.mkdir()
+    if not dangling:
+        (moved / "trial_00000").mkdir(parents=True)
+    (folder / made.public_id).symlink_to(moved)
+    delete_experiment(sqlite_store, made.public_id, storage=str(folder), home=tmp_path)
+    assert list(folder.iterdir()) == []
+    assert not moved.exists()
+
+
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

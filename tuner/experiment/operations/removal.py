@@ -119,8 +119,10 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         where = place(uri)
         where.remove()
-        if where.remote is None and os.path.lexists(where.path):
-            shutil.rmtree(where.path)  # says why it is still there
+        if where.remote is None and os.path.lexists(real := os.path.realpath(where.path)):
+            shutil.rmtree(real)  # says why it is still there; refuses a symbolic link
+        if where.remote is None and os.path.islink(where.path):
+            os.unlink(where.path)
     except (CheckpointError, FileNotFoundError):
         # the path has a variable that is set only on the nodes, or another call has deleted the folder
         pass
