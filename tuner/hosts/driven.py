@@ -253,7 +253,7 @@ class HostGroups:
 
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         launch = self._launch(segment, milestone)
-        if launch.checkpoint is not None and not is_within(self.storage, launch.checkpoint.uri):
+        if launch.checkpoint is not None:
             found = self._found[segment] = asyncio.Event()
             try:
                 launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
@@ -287,6 +287,8 @@ class HostGroups:
 
     async def _present(self, info: CheckpointInfo) -> CheckpointInfo:
         """Return a checkpoint with the place where it is now, since users move homes."""
+        if is_within(self.storage, info.uri):
+            return info  # without a change to a thread, for which each warm start would wait
         return replace(info, uri=await asyncio.to_thread(where_now, info.uri, self.storage))
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
