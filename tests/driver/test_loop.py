@@ -126,6 +126,13 @@ async def test_runs_to_the_end_and_answers_only_what_is_committed() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+async def test_a_driver_knows_at_its_takeover_what_users_have_requested_meanwhile() -> None:
+    memory = Memory()
+    state = await driven(memory).run(1, None, {1: e.Commanded(time=3.0, command="cancel")})
+    assert state is ExperimentState.CANCELLED
+    assert "start" not in [entry.KIND for batch in memory.batches for _, entry in batch.log]
+
+
 async def test_only_reports_within_the_constraints_become_the_best() -> None:
     memory = Memory()
     await driven(memory, search={"type": "tpe", "constraints": {"loss": {"min": 0.4}}}).run(epoch=1, slots=None)

@@ -16,6 +16,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
         self.used = 0.0
+        self.over = False
         self.waits = threading.Semaphore(0)
         self.goes_on = threading.Semaphore(0)
 
@@ -30,12 +31,20 @@ class Clock:
 
     def wait(self, seconds: float) -> bool:
         self.waits.release()
-        return not self.goes_on.acquire(timeout=10)
+        return not self.goes_on.acquire(timeout=10) or self.over
 
     def beat(self, now: float) -> None:
         self.now = now
         self.goes_on.release()
         assert self.waits.acquire(timeout=10)
+
+    def end(self, ours: Pulse) -> None:
+        """End the thread before the test ends: it would go on with the real event, for ever."""
+        self.over = True
+        self.goes_on.release()
+        assert ours._thread is not None
+        ours._thread.join(10)
+        assert not ours._thread.is_alive()
 
 
 def test_a_gap_between_two_beats_is_a_stop_if_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +64,7 @@ def test_a_gap_between_two_beats_is_a_stop_if_it_is_long(monkeypatch: pytest.Mon
     assert ours.still_s(100.0) == 20
     assert ours.still_s(118.0) == 7
     assert ours.still_s(125.0) == 0, "counted before"
-    monkeypatch.setattr(clock, "wait", lambda seconds: True)
-    clock.goes_on.release()
+    clock.end(ours)
 
 
 def test_what_was_computed_before_a_stop_or_after_it_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +88,7 @@ def test_what_was_computed_before_a_stop_or_after_it_does_not_hide_it(monkeypatc
     clock.used += 20.0
     clock.beat(clock.now + 20.0)
     assert ours.still_s(began + 6.0) == 0, "no thread could run, but the process computed"
-    monkeypatch.setattr(clock, "wait", lambda seconds: True)
-    clock.goes_on.release()
+    clock.end(ours)
 
 
 def test_experiments_share_one_thread_which_ends_with_the_last_of_them() -> None:

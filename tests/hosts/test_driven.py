@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.driver.bench import Bench
-from tuner.domain.segments import SegmentRef
+from tuner.domain.segments import Failure, Outcome, SegmentRef
 from tuner.errors import LostLease
-from tuner.hosts.driven import RankInbound
+from tuner.hosts import driven
+from tuner.hosts.driven import HostGroups, RankInbound
+from tuner.settings import Settings
+from tuner.trials.messages.launch import Launch
 
 
 async def test_who_waits_for_the_end_of_a_segment_learns_that_its_loop_has_stopped() -> None:
@@ -27,3 +32,42 @@ async def test_who_waits_for_the_end_of_a_segment_learns_that_its_loop_has_stopp
     loop.stopped = LostLease("another driver has claimed it")
     with pytest.raises(RuntimeError, match="another driver has claimed it"):
         await asyncio.wait_for(waits, 10)
+
+
+async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was lost, so that a killed trial trained on until its next report."""
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="gone"))
+    looks, told = threading.Event(), list[str]()
+
+    def where_now(uri: str, folder: str) -> str:
+        assert looks.wait(10)
+        return f"{folder}/found"
+
+    async def run(launch: Launch, inbox: Any) -> Outcome:
+        assert launch.checkpoint is not None
+        told.append(launch.checkpoint.uri)
+        return Outcome(kind="left")
+
+    async def interrupt(name: str, why: str) -> None:
+        told.append(why)
+
+    monkeypatch.setattr(driven, "where_now", where_now)
+    executors = SimpleNamespace(groups_of=lambda spec: SimpleNamespace(run=run, interrupt=interrupt))
+    logs = SimpleNamespace(say=lambda *_: None)
+    settings = Settings(storage="/now", home=Path("/now"))
+    host: Any = SimpleNamespace(executors=executors, driver_logs=logs, settings=settings, segments={}, logs=None)
+    record: Any = SimpleNamespace(id=1, public_id="exp_1", spec=bench.spec)
+    unused: Any = SimpleNamespace(ended=lambda segment: None)
+    groups = HostGroups(host, record, bench.core, bench.space, unused, unused)
+    groups.inbound = unused
+    running = asyncio.create_task(groups.run(SegmentRef(0, 2), None))
+    ending = asyncio.create_task(groups.interrupt(SegmentRef(0, 2), "kill"))
+    await asyncio.sleep(0)
+    looks.set()
+    await asyncio.gather(running, ending)
+    assert told == ["/now/exp_1/found", "kill"]

@@ -176,10 +176,16 @@ def test_on_ray_it_is_continued_too_however_often_others_take_it(
     assert errors == []
 
 
+@pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("chosen", [None, Choice(local=True, why="")])
-def test_a_search_that_another_process_drives_is_not_called_stopped_if_it_cannot_be_paused(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], chosen: Choice | None
+def test_a_search_that_another_process_drives_is_not_called_stopped(
+    sqlite_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    chosen: Choice | None,
+    paused: bool,
 ) -> None:
+    """Ctrl-C cannot pause it, or pauses it and is pressed again."""
     made = sqlite_store.experiments.create(a_spec())
     epoch = sqlite_store.drivers.claim(made.id, "another", 60.0, time.time())
     sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.RUNNING), time.time())
@@ -198,12 +204,18 @@ def test_a_search_that_another_process_drives_is_not_called_stopped_if_it_cannot
 
     monkeypatch.setattr(local_host, "borrow", borrow)
     monkeypatch.setattr(driving, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=sleep))
-    monkeypatch.setattr(type(sqlite_store.commands), "add", full)
+    if not paused:
+        monkeypatch.setattr(type(sqlite_store.commands), "add", full)
     with pytest.raises(KeyboardInterrupt) as stopped:
         _drive(sqlite_store, Settings(), made.public_id, chosen, None, 0, True, ())
     said = capsys.readouterr().err
+    [note] = stopped.value.__notes__
+    if paused:
+        assert [command.command for command in sqlite_store.commands.pending([made.id])] == ["pause"]
+        assert "leaving the search to the process that drives it" in said
+        assert note.startswith("The process that drives the search pauses it; continue with: ")
+        return
     assert (
         "it continues, since another process drives it, and `tuner pause` can pause it later: sqlite: database" in said
     )
-    [note] = stopped.value.__notes__
     assert note == f"The search continues, since another process drives it. To pause it: tuner pause {made.public_id}"

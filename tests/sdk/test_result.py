@@ -19,12 +19,13 @@ from tests.driver.core.state.test_leaderboard import CONSTRAINED, exploit
 from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, begin
 from tuner.domain.batch import Batch
-from tuner.domain.events import CheckpointInfo, Failure
+from tuner.domain.events import Amended, CheckpointInfo, Failure
 from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import CheckpointError, SpecError, TrialError
 from tuner.sdk.result import Result
 from tuner.sdk.trial_result import TrialResult
+from tuner.space import Space
 from tuner.store import Store
 from tuner.trials.checkpoints import transfer
 
@@ -156,6 +157,21 @@ def test_the_frame_of_all_reports_has_the_configuration_with_which_each_was_trai
     result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
     assert result.dataframe(history=True)["config/x"].tolist() == [first]
     assert result.dataframe()["config/x"].tolist()[0] == 0.9, "the last one"
+
+
+def test_configurations_have_the_constants_of_the_space_from_which_the_trial_is(sqlite_store: Store) -> None:
+    """The best one, and those in the frame of all reports, had those of the newest space."""
+    bench = Bench(num_samples=1, space={"x": tuner.uniform(0, 1), "optimizer": "sgd"})
+    bench.started(0)
+    bench.reported(0)
+    space = Space.from_python({"x": tuner.uniform(0, 1), "optimizer": "adam"}).to_json()
+    changes = {"space": space, "former_spaces": [bench.spec.space], "assumed": {}}
+    bench.feed(Amended(time=bench.tick(), changes=changes))
+    bench.spec = bench.core.spec
+    result = Result.load(sqlite_store, stored(bench, sqlite_store).public_id)
+    for history in (False, True):
+        assert result.dataframe(history)["config/optimizer"].tolist() == ["sgd"]
+    assert result.best_config == result.trials[0].best_config == result.trials[0].config
 
 
 def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:

@@ -239,6 +239,7 @@ class HostGroups:
     ) -> None:
         self._host, self.record, self._core, self._space, self._code = host, record, core, space, code
         self._judge, self._sys_path = judge, sys_path
+        self._found: dict[SegmentRef, asyncio.Event] = {}  # is set once the checkpoint of a segment to run is found
 
     @property
     def storage(self) -> str:
@@ -253,7 +254,12 @@ class HostGroups:
     async def run(self, segment: SegmentRef, milestone: int | None) -> Outcome:
         launch = self._launch(segment, milestone)
         if launch.checkpoint is not None:
-            launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
+            found = self._found[segment] = asyncio.Event()
+            try:
+                launch = replace(launch, checkpoint=await self._present(launch.checkpoint))
+            finally:
+                del self._found[segment]
+                found.set()
         running = Running(self.record.id, segment, launch.start_iteration, self.inbound)
         self._host.segments[launch.segment_id] = running
         if self._host.logs is not None:
@@ -273,12 +279,16 @@ class HostGroups:
         return await self._host.executors.groups_of(self.record.spec).upload_end(self._name(segment), info.id)
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
+        if (found := self._found.get(segment)) is not None:
+            await found.wait()  # the executor does not know the segment before
         # once the GPU hours are used up, the segment must not even wait for a last checkpoint
         hard = why == "stop" and self._core.experiment.capped
         await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)
 
     async def _present(self, info: CheckpointInfo) -> CheckpointInfo:
         """Return a checkpoint with the place where it is now, since users move homes."""
+        if is_within(self.storage, info.uri):
+            return info  # without a change to a thread, for which each warm start would wait
         return replace(info, uri=await asyncio.to_thread(where_now, info.uri, self.storage))
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:

@@ -33,6 +33,7 @@ from tuner.sdk.trial_result import (
     opened,
     renamed,
     reported,
+    revision_of,
     trial_of,
 )
 from tuner.search import constraints
@@ -130,6 +131,7 @@ class Result:
     #: for the pickles of earlier versions, which do not have it
     _draws: Sequence[Mapping[str, Any]] = ()
     _drawn_as: Mapping[int, int] = MappingProxyType({})
+    _params: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self, found: Found) -> None:
         record, space = found.record, found.revisions
@@ -144,12 +146,14 @@ class Result:
         )
         self.decisions = notebook.Rows(found.decisions)
         self._drawn_as = {row.number: drawn_as(row.tags, row.number) for row in found.trials}
+        self._params = {row.number: row.params for row in found.trials}
         best = record.best
         self.best_trial: TrialResult | None = self.trials[best["trial_number"]] if best else None
         self.best_value: float | None = best["value"] if best else None
-        self.best_config: dict[str, Any] | None = (
-            config_of(space, spec.seed, best["params"], self._drawn_as[best["trial_number"]]) if best else None
-        )
+        self.best_config: dict[str, Any] | None = None
+        if best:
+            row, params = found.trials[best["trial_number"]], best["params"]
+            self.best_config = config_of(space, spec.seed, params, self._drawn_as[row.number], revision_of(row, params))
         runs = best.get("runs") if best else None
         alone = [self.best_trial] if self.best_trial is not None else []
         self.best_runs: list[TrialResult] = [self.trials[number] for number in runs["trials"]] if runs else alone
@@ -354,7 +358,7 @@ class Result:
             fixed = {"trial": trial.number, "state": str(trial.state)}
             config = _columns(trial.config)
             if history:
-                trained_with = self._trained_with(trial)
+                trained_with = self._trained_with(trial, config)
                 taken = {*fixed, *config}.union(*trained_with.values())
                 rows += [
                     {**fixed, **renamed(report, taken), **trained_with.get(int(report["segment"]), config)}
@@ -370,11 +374,13 @@ class Result:
                 rows.append({**own, **renamed(trial.metrics, {*own, *config}), **config})
         return pd.DataFrame(rows)
 
-    def _trained_with(self, trial: TrialResult) -> dict[int, dict[str, Any]]:
-        """Return the configuration of each segment of a trial, as columns."""
-        number = self._drawn_as.get(trial.number, trial.number)
+    def _trained_with(self, trial: TrialResult, config: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the configuration of each segment of a trial, as columns. config: those of the trial's last configuration."""
+        number, params = self._drawn_as.get(trial.number, trial.number), self._params.get(trial.number)
         return {
-            segment.ordinal: _columns(config_of(self._space, self._seed, segment.params, number))
+            segment.ordinal: config
+            if segment.params == params
+            else _columns(config_of(self._space, self._seed, segment.params, number))
             for segment in self._segments.get(trial.number, ())
         }
 

@@ -484,11 +484,15 @@ def _drive(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
         except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting, or nothing could be paused
-            error.add_note(
-                f"The search continues, since another process drives it. To pause it: tuner pause {experiment_id}"
-                if interrupts.elsewhere
-                else f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
-            )
+            if not interrupts.elsewhere:
+                said = f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
+            elif interrupts.pauses:
+                said = f"The process that drives the search pauses it; continue with: {_resuming(experiment_id)}"
+            else:
+                said = (
+                    f"The search continues, since another process drives it. To pause it: tuner pause {experiment_id}"
+                )
+            error.add_note(said)
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)
     if verbose:

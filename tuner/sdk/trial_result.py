@@ -138,7 +138,7 @@ def trial_of(
         metrics=row.last,
         best_value=row.best_value,
         best_iteration=row.best_iteration,
-        best_config=config_of(space, seed, row.best_params, number),
+        best_config=config_of(space, seed, row.best_params, number, revision_of(row, row.best_params)),
         feasible=row.feasible,
         last_value=row.last_value,
         reason=row.reason,
@@ -149,6 +149,11 @@ def trial_of(
         waiting=row.waiting,
         history=history,
     )
+
+
+def revision_of(row: TrialRecord, params: Mapping[str, Any]) -> int | None:
+    """Return the revision of the space that these params of a trial are from; None if it is not known, as after an exploit."""
+    return row.space_revision if params == row.params else None
 
 
 def config_of(

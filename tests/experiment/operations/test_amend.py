@@ -349,6 +349,34 @@ def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_del
     assert (other / "model.pt").exists()
 
 
+def test_a_deletion_in_a_copy_of_a_home_leaves_the_checkpoints_of_the_home(sqlite_store: Store, tmp_path: Path) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    below = Path("checkpoints", made.public_id, "trial_00000", "iteration_00000001_ab")
+    for each in (home, copy):
+        (each / below).mkdir(parents=True)
+        (each / "tuner.db").touch()
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=str(home / below), step=1, bytes=1))
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials), T0)
+    sqlite_store.drivers.release(made.id, epoch)
+    delete_experiment(sqlite_store, made.public_id, storage=str(copy / "checkpoints"), home=copy, force=True)
+    assert (home / below).exists()
+    assert list((copy / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_deletion_follows_a_link_to_another_disk(sqlite_store: Store, tmp_path: Path, dangling: bool) -> None:
+    made = ended(sqlite_store)
+    folder, moved = tmp_path / "checkpoints", tmp_path / "large" / made.public_id
+    folder.mkdir()
+    if not dangling:
+        (moved / "trial_00000").mkdir(parents=True)
+    (folder / made.public_id).symlink_to(moved)
+    delete_experiment(sqlite_store, made.public_id, storage=str(folder), home=tmp_path)
+    assert list(folder.iterdir()) == []
+    assert not moved.exists()
+
+
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,3 +304,12 @@ def test_a_checkpoint_whose_folder_was_moved_is_found_where_it_is_now(tmp_path: 
     ]
     before.mkdir()
     assert checkpoints.where_now(uri, str(now)) == uri, "its folder is there, so this one is lost"
+
+
+def test_the_disk_is_not_asked_where_a_checkpoint_is_whose_folder_was_not_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`tuner.load` had waited for a disk that does not respond, although it only names the checkpoints of all trials."""
+    monkeypatch.setattr(checkpoints, "place", lambda uri: pytest.fail("asks the disk"))
+    uri = "/home/exp_1/trial_00000/iteration_00000003_ab"
+    assert checkpoints.where_now(uri, "/home/exp_1") == checkpoints.where_now(uri, "/home/exp_1/") == uri

@@ -15,7 +15,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.removal import DELETION
-from tuner.trials.checkpoints.storage import join, place, split_query
+from tuner.trials.checkpoints.storage import is_local, join, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise. Those that were stored elsewhere, because the
-            setting was another one then, are deleted, too.
+            setting was another one then, are deleted, too, unless that is in another home: this one may be a copy of it.
         home: the folder with the logs of all experiments, and with the positions that scripts' callbacks have reached.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
@@ -75,7 +75,7 @@ def delete_experiment(
             raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
         record = store.experiments.get(experiment)
-    for folder in _folders(store, record, storage):
+    for folder in _folders(store, record, storage, home):
         _remove_checkpoints(folder, experiment)
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
@@ -89,23 +89,40 @@ def delete_experiment(
         )
 
 
-def _folders(store: Store, record: ExperimentRecord, storage: str) -> list[str]:
-    """Return the folders of the experiment in its present storage and in each storage that has a checkpoint of it."""
-    found = {join(record.spec.checkpoint.storage or storage, record.public_id): None}
+def _folders(store: Store, record: ExperimentRecord, storage: str, home: Path) -> list[str]:
+    """Return the folders of the experiment in its present storage and in each storage that has a checkpoint of it.
+
+    Leave out those in other homes.
+    """
+    present = join(record.spec.checkpoint.storage or storage, record.public_id)
+    found: dict[str, None] = {}
     for checkpoint in store.trials.checkpoints(record.id):
         base, query = split_query(checkpoint.uri)
         folder = base.rsplit("/", 2)[0]  # STORAGE/EXPERIMENT/TRIAL/ITERATION
         if folder.endswith(f"/{record.public_id}"):
             found[folder + query] = None
-    return list(found)
+    return [present, *(folder for folder in found if folder != present and not _is_in_another_home(folder, home))]
+
+
+def _is_in_another_home(folder: str, home: Path) -> bool:
+    """Return whether a folder of an experiment is in the folder `checkpoints` of another home that has a database."""
+    if not is_local(folder):
+        return False
+    try:
+        other = Path(place(folder).path).parent.parent
+    except CheckpointError:  # the path has a variable that is set only on the nodes
+        return False
+    return (other / "tuner.db").exists() and other.resolve() != home.resolve()
 
 
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         where = place(uri)
         where.remove()
-        if where.remote is None and os.path.lexists(where.path):
-            shutil.rmtree(where.path)  # says why it is still there
+        if where.remote is None and os.path.lexists(real := os.path.realpath(where.path)):
+            shutil.rmtree(real)  # says why it is still there; refuses a symbolic link
+        if where.remote is None and os.path.islink(where.path):
+            os.unlink(where.path)
     except (CheckpointError, FileNotFoundError):
         # the path has a variable that is set only on the nodes, or another call has deleted the folder
         pass

@@ -40,7 +40,9 @@ class Interrupts:
         self.ends: signal.Signals | None = None
         """The signal that asked the process to end, if one did."""
         self.elsewhere = False
-        """True while another process drives the search, which continues after this one has ended."""
+        """True while another process drives the search, and goes on after this one has ended."""
+        self.pauses = False
+        """True once the search has been asked to pause."""
         self._heard = False
         self._before: dict[signal.Signals, Any] = {}
         self._main = False
@@ -95,6 +97,7 @@ class Interrupts:
             self.news = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
             try:
                 self._pause(self.news)
+                self.pauses = True
             except StoreError as error:
                 why = str(error).partition("\n")[0]
                 follows = (

@@ -300,9 +300,10 @@ def where_now(uri: str, folder: str) -> str:
     """Return the place of a checkpoint, which is below `folder` if the folder of its experiment was moved there on a disk.
 
     That is so if the folder below which it was saved is gone, as after a move of the home, and `folder` has the checkpoint.
+    The disk, which may not respond, is not asked about a checkpoint that was saved below `folder`.
     """
     before, *names = uri.rstrip("/").rsplit("/", 2)
-    if len(names) < 2 or not (before and is_local(uri) and is_local(folder)):
+    if len(names) < 2 or not before or before == folder.rstrip("/") or not (is_local(uri) and is_local(folder)):
         return uri
     with contextlib.suppress(CheckpointError):  # a path begins with a variable that is set only on other nodes
         moved = join(folder, *names)
