@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
+from tuner.errors import CheckpointError, CheckpointUnreachable, Conflict, NotFound, TunerError
 from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.removal import DELETION
-from tuner.trials.checkpoints.storage import join, place, split_query
+from tuner.trials.checkpoints.storage import is_local, join, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise. Those that were stored elsewhere, because the
-            setting was another one then, are deleted, too.
+            setting was another one then, are deleted, too, unless `storage` has a copy of one of them: then the database is
+            a copy, too, and the others belong to the original.
         home: the folder with the logs of all experiments, and with the positions that scripts' callbacks have reached.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
@@ -90,14 +91,24 @@ def delete_experiment(
 
 
 def _folders(store: Store, record: ExperimentRecord, storage: str) -> list[str]:
-    """Return the folders of the experiment in its present storage and in each storage that has a checkpoint of it."""
-    found = {join(record.spec.checkpoint.storage or storage, record.public_id): None}
+    """Return the folders of the experiment in each storage that has a checkpoint of it, and in its present storage.
+
+    The present one is the last, so that a deletion that is repeated still finds the copies there.
+    """
+    present = join(record.spec.checkpoint.storage or storage, record.public_id)
+    found: dict[str, bool] = {}  # whether the checkpoints of a folder were copied to the present one
     for checkpoint in store.trials.checkpoints(record.id):
         base, query = split_query(checkpoint.uri)
-        folder = base.rsplit("/", 2)[0]  # STORAGE/EXPERIMENT/TRIAL/ITERATION
-        if folder.endswith(f"/{record.public_id}"):
-            found[folder + query] = None
-    return list(found)
+        folder, *names = base.rsplit("/", 2)  # STORAGE/EXPERIMENT/TRIAL/ITERATION
+        if folder.endswith(f"/{record.public_id}") and folder + query != present:
+            found[folder + query] = found.get(folder + query, False) or _is_on_disk(join(present, *names))
+    return [*(folder for folder, copied in found.items() if not copied), present]
+
+
+def _is_on_disk(uri: str) -> bool:
+    with contextlib.suppress(CheckpointError):  # the path has a variable that is set only on the nodes
+        return is_local(uri) and os.path.lexists(place(uri).path)
+    return False
 
 
 def _remove_checkpoints(uri: str, experiment: str) -> None:
@@ -106,13 +117,15 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
         where.remove()
         if where.remote is None and os.path.lexists(where.path):
             shutil.rmtree(where.path)  # says why it is still there
-    except (CheckpointError, FileNotFoundError):
-        # the path has a variable that is set only on the nodes, or another call has deleted the folder
-        pass
-    except OSError as error:
+    except FileNotFoundError:
+        pass  # another call has deleted the folder
+    except (OSError, CheckpointUnreachable) as error:
         raise Conflict(
-            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later"
+            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
+            "or hide the experiment with `tuner archive`"
         ) from error
+    except CheckpointError:
+        pass  # the path has a variable that is set only on the nodes
 
 
 def _is_driven(record: ExperimentRecord) -> bool:
