@@ -798,6 +798,31 @@ def test_a_printed_page_has_light_colors_all_rows_and_whole_charts(visit: Open, 
     expect(page.locator("main tr[aria-rowindex]")).to_have_count(before[1])
 
 
+# The width of each canvas before, while and after the page is printed, without a frame between.
+WIDTHS = """() => { const tell = name => window.dispatchEvent(new Event(name));
+  const widths = async () => { await null; return [...document.querySelectorAll('canvas')].map(one => one.clientWidth); };
+  return (async () => { const found = [await widths()];
+    for (const name of ['beforeprint', 'afterprint']) { tell(name); found.push(await widths()); } return found; })(); }"""
+
+
+@pytest.mark.parametrize(
+    "path", ["experiments/{}?tab=curves&trial=0", "experiments/{}?tab=parameters", "compare?experiments={},{}"]
+)
+def test_charts_have_the_width_of_paper_while_they_are_printed_and_their_own_afterwards(
+    visit: Open, service: Service, ended: Search, path: str
+) -> None:
+    """Charts of two experiments were cut. All stayed as narrow as paper if the browser drew no frame while it printed."""
+    other = Search(service.store, digits("other", 12, seed=5), start=time.time() - 3600, seconds=5)
+    other.advance(at_once=20)
+    page = visit("/" + path.format(ended.public_id, other.public_id), width=1700)
+    expect(page.locator("canvas").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    before, printed, after = page.evaluate(WIDTHS)
+    assert before == after
+    assert max(printed) <= 960
+    assert max(before) > 400
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()
