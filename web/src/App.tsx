@@ -107,7 +107,11 @@ function DownBanner() {
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
     () =>
-      cache.getAll().some((query) => query.isActive() && query.meta?.["needsDriver"] !== true && hasNoAnswer(query)),
+      cache
+        .getAll()
+        .filter((query) => query.isActive() && query.meta?.["needsDriver"] !== true)
+        .map(hasNoAnswer) // of each query, since the error that it has now may be gone at the next look
+        .includes(true),
   );
   const retry = useCallback(
     (cancelRefetch: boolean) =>
