@@ -798,6 +798,22 @@ def test_a_printed_page_has_light_colors_all_rows_and_whole_charts(visit: Open, 
     expect(page.locator("main tr[aria-rowindex]")).to_have_count(before[1])
 
 
+# The names of the boxes that scroll, although paper does not.
+CUT = """() => [...document.querySelectorAll('body *')].filter(
+  one => /auto|scroll/.test(getComputedStyle(one).overflow) && one.scrollWidth > one.clientWidth + 1).map(one => one.className)"""
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0"])
+def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, path: str) -> None:
+    """The list of experiments was cut at its right edge."""
+    page = visit(path.format(ended.public_id), width=1700)
+    expect(page.get_by_text("older").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT) == []
+
+
 # The width of each canvas before, while and after the page is printed, without a frame between.
 WIDTHS = """() => { const tell = name => window.dispatchEvent(new Event(name));
   const widths = async () => { await null; return [...document.querySelectorAll('canvas')].map(one => one.clientWidth); };
