@@ -798,6 +798,47 @@ def test_a_printed_page_has_light_colors_all_rows_and_whole_charts(visit: Open, 
     expect(page.locator("main tr[aria-rowindex]")).to_have_count(before[1])
 
 
+# The names of the boxes that scroll, although paper does not.
+CUT = """() => [...document.querySelectorAll('body *')].filter(
+  one => /auto|scroll/.test(getComputedStyle(one).overflow) && one.scrollWidth > one.clientWidth + 1).map(one => one.className)"""
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0"])
+def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, path: str) -> None:
+    """The list of experiments was cut at its right edge."""
+    page = visit(path.format(ended.public_id), width=1700)
+    expect(page.get_by_text("older").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT) == []
+
+
+# The width of each canvas before, while and after the page is printed, without a frame between.
+WIDTHS = """() => { const tell = name => window.dispatchEvent(new Event(name));
+  const widths = async () => { await null; return [...document.querySelectorAll('canvas')].map(one => one.clientWidth); };
+  return (async () => { const found = [await widths()];
+    for (const name of ['beforeprint', 'afterprint']) { tell(name); found.push(await widths()); } return found; })(); }"""
+
+
+@pytest.mark.parametrize(
+    "path", ["experiments/{}?tab=curves&trial=0", "experiments/{}?tab=parameters", "compare?experiments={},{}"]
+)
+def test_charts_have_the_width_of_paper_while_they_are_printed_and_their_own_afterwards(
+    visit: Open, service: Service, ended: Search, path: str
+) -> None:
+    """Charts of two experiments were cut. All stayed as narrow as paper if the browser drew no frame while it printed."""
+    other = Search(service.store, digits("other", 12, seed=5), start=time.time() - 3600, seconds=5)
+    other.advance(at_once=20)
+    page = visit("/" + path.format(ended.public_id, other.public_id), width=1700)
+    expect(page.locator("canvas").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    before, printed, after = page.evaluate(WIDTHS)
+    assert before == after
+    assert max(printed) <= 960
+    assert max(before) > 400
+
+
 def test_the_cluster_page_says_so_when_no_driver_answers(visit: Open, service: Service) -> None:
     page = visit("/")
     page.get_by_role("link", name="Cluster").click()

@@ -95,6 +95,19 @@ it("asks again for what was on its way when the service went down", async () => 
   expect(other).toHaveBeenCalledTimes(2);
 });
 
+it("waits for the answer to each request that found the service down", async () => {
+  const other = vi.fn(() => new Promise<string>((resolve) => setTimeout(() => resolve("the other answer"), 1000)));
+  other.mockRejectedValueOnce(new ApiError(503, "starting"));
+  showDown(() => Promise.resolve("the answer"), other);
+  await act(() => vi.advanceTimersByTimeAsync(3100));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(screen.getByText("The service is not responding.")).toBeTruthy();
+  await act(() => vi.advanceTimersByTimeAsync(1000));
+  expect(screen.getByText("the other answer")).toBeTruthy();
+  expect(screen.queryByText("The service is not responding.")).toBeNull();
+  expect(other).toHaveBeenCalledTimes(2);
+});
+
 /** Show a page whose only request is answered by `read`, which may repeat it twice. A loop of requests ends after 50. */
 function showOne(read: (asked: number) => Promise<string>, initialData?: string) {
   vi.useFakeTimers();

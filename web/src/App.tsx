@@ -106,6 +106,7 @@ function DownBanner() {
   const cache = client.getQueryCache();
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
+    // It asks each query, since the error that one has now may be gone at the next look.
     () => cache.getAll().filter(hasNoAnswer).length > 0,
   );
   const retry = useCallback(

@@ -1,4 +1,4 @@
-import { useSyncExternalStore } from "react";
+import { useLayoutEffect, useRef, useSyncExternalStore } from "react";
 import { flushSync } from "react-dom";
 
 /** True while the page is printed. It has light colors then, a width that fits on paper, and tables with their rows below the view. */
@@ -27,4 +27,18 @@ export function isPrinting(): boolean {
 /** Return true while the page is printed. */
 export function usePrinting(): boolean {
   return useSyncExternalStore(subscribe, isPrinting);
+}
+
+/**
+ * Call `resize` when the page gets its width on paper, and when it gets the width of the window back. A ResizeObserver is called
+ * too late for the former, and not at all for the latter if the browser has drawn no frame between.
+ */
+export function useResizeForPrint(resize: () => void): void {
+  const now = usePrinting();
+  const before = useRef(now);
+  useLayoutEffect(() => {
+    if (now === before.current) return;
+    before.current = now;
+    resize();
+  });
 }

@@ -16,7 +16,7 @@ from tuner.domain.decisions import Start
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import Conflict, NotFound, SpecError, Stale
+from tuner.errors import CheckpointUnreachable, Conflict, NotFound, SpecError, Stale
 from tuner.experiment.operations import usecases
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.trials import enqueue
@@ -375,6 +375,41 @@ def test_a_deletion_follows_a_link_to_another_disk(sqlite_store: Store, tmp_path
     delete_experiment(sqlite_store, made.public_id, storage=str(folder), home=tmp_path)
     assert list(folder.iterdir()) == []
     assert not moved.exists()
+
+
+def test_a_deletion_in_a_copy_of_a_storage_leaves_the_checkpoints_of_the_original(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, epoch, trials = begin(sqlite_store)
+    original, copied = (
+        tmp_path / home / made.public_id / "trial_00000" / "iteration_00000001_ab" for home in ("before", "copy")
+    )
+    for folder in (original, copied):
+        folder.mkdir(parents=True)
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=str(original), step=1, bytes=1))
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials), T0)
+    sqlite_store.drivers.release(made.id, epoch)
+    delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "copy"), home=tmp_path, force=True)
+    assert original.exists()
+    assert not copied.exists()
+
+
+def test_an_experiment_whose_storage_does_not_respond_is_not_deleted_but_can_be_hidden(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted if the storage did not even tell its region, and the checkpoints stayed."""
+    made = ended(sqlite_store)
+
+    def place(uri: str) -> None:
+        raise CheckpointUnreachable(f"{uri} does not respond")
+
+    monkeypatch.setattr("tuner.experiment.operations.removal.place", place)
+    with pytest.raises(
+        Conflict, match=r"does not respond; try again later, .* hide the experiment with `tuner archive`"
+    ):
+        delete_experiment(sqlite_store, made.public_id, storage="s3://bucket", home=tmp_path)
+    archive_experiment(sqlite_store, made.public_id, True)
+    assert sqlite_store.experiments.page(archived=False).items == ()
 
 
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(

@@ -20,12 +20,13 @@ class Unlike(RayActorError):
 
 
 @pytest.mark.parametrize(
-    ("address", "advice"), [(None, "`tuner serve --stop`"), ("10.0.0.1:6379", "unset RAY_ADDRESS")]
+    ("address", "advice"),
+    [(None, "`tuner serve --stop`"), ("10.0.0.1:6379", "start the service without --ray-address and RAY_ADDRESS")],
 )
 def test_the_log_of_a_service_says_what_to_do_about_a_ray_with_another_version(
     monkeypatch: pytest.MonkeyPatch, address: str | None, advice: str
 ) -> None:
-    """It said to leave ray_address out, which nobody had set."""
+    """It said to leave ray_address out, which is an argument of `tuner.run`."""
 
     def start(self: Link) -> None:
         raise Unlike

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
+from tuner.errors import CheckpointError, CheckpointUnreachable, Conflict, NotFound, TunerError
 from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
@@ -44,7 +44,8 @@ def delete_experiment(
         store: the database.
         experiment: the public id of the experiment.
         storage: where checkpoints are stored, unless the spec says otherwise. Those that were stored elsewhere, because the
-            setting was another one then, are deleted, too, unless that is in another home: this one may be a copy of it.
+            setting was another one then, are deleted, too, unless they belong to an original of which this is a copy: they are
+            in another home, or `storage` has a copy of one of them.
         home: the folder with the logs of all experiments, and with the positions that scripts' callbacks have reached.
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
@@ -90,18 +91,20 @@ def delete_experiment(
 
 
 def _folders(store: Store, record: ExperimentRecord, storage: str, home: Path) -> list[str]:
-    """Return the folders of the experiment in its present storage and in each storage that has a checkpoint of it.
+    """Return the folders of the experiment in each storage that has a checkpoint of it, and in its present storage.
 
-    Leave out those in other homes.
+    Leave out the folders of an original of which this home or this storage is a copy. The present folder is the last, so that
+    a deletion that is repeated still finds the copies there.
     """
     present = join(record.spec.checkpoint.storage or storage, record.public_id)
-    found: dict[str, None] = {}
+    found: dict[str, bool] = {}  # whether a folder is that of an original
     for checkpoint in store.trials.checkpoints(record.id):
         base, query = split_query(checkpoint.uri)
-        folder = base.rsplit("/", 2)[0]  # STORAGE/EXPERIMENT/TRIAL/ITERATION
-        if folder.endswith(f"/{record.public_id}"):
-            found[folder + query] = None
-    return [present, *(folder for folder in found if folder != present and not _is_in_another_home(folder, home))]
+        below, *names = base.rsplit("/", 2)  # STORAGE/EXPERIMENT/TRIAL/ITERATION
+        folder = below + query
+        if below.endswith(f"/{record.public_id}") and folder != present and not found.get(folder):
+            found[folder] = _is_in_another_home(folder, home) or _is_on_disk(join(present, *names))
+    return [*(folder for folder, original in found.items() if not original), present]
 
 
 def _is_in_another_home(folder: str, home: Path) -> bool:
@@ -115,6 +118,12 @@ def _is_in_another_home(folder: str, home: Path) -> bool:
     return (other / "tuner.db").exists() and other.resolve() != home.resolve()
 
 
+def _is_on_disk(uri: str) -> bool:
+    with contextlib.suppress(CheckpointError):  # the path has a variable that is set only on the nodes
+        return is_local(uri) and os.path.lexists(place(uri).path)
+    return False
+
+
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         where = place(uri)
@@ -123,13 +132,15 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
             shutil.rmtree(real)  # says why it is still there; refuses a symbolic link
         if where.remote is None and os.path.islink(where.path):
             os.unlink(where.path)
-    except (CheckpointError, FileNotFoundError):
-        # the path has a variable that is set only on the nodes, or another call has deleted the folder
-        pass
-    except OSError as error:
+    except FileNotFoundError:
+        pass  # another call has deleted the folder
+    except (OSError, CheckpointUnreachable) as error:
         raise Conflict(
-            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later"
+            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
+            "or hide the experiment with `tuner archive`"
         ) from error
+    except CheckpointError:
+        pass  # the path has a variable that is set only on the nodes
 
 
 def _is_driven(record: ExperimentRecord) -> bool:

@@ -123,8 +123,11 @@ OF_A_SCRIPT = (
     "and RAY_ADDRESS out"
 )
 OF_A_SERVICE = "End this Ray with `tuner serve --stop`; the next `tuner serve` starts it with this version"
-GIVEN_TO_A_SERVICE = "Restart Ray with this version, or unset RAY_ADDRESS: then the service starts a Ray of its own"
-"""The advice about a Ray with another version of tuner: for a script; for a service without RAY_ADDRESS, and with it."""
+GIVEN_TO_A_SERVICE = (
+    "Restart Ray with this version, or start the service without --ray-address and RAY_ADDRESS, "
+    "so that it has a Ray of its own"
+)
+"""The advice about a Ray with another version of tuner: for a script, a service with its own Ray, and one that got an address."""
 
 
 def not_started(error: Exception, advice: str = OF_A_SCRIPT) -> str:

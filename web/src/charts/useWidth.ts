@@ -1,11 +1,10 @@
-import { usePrinting } from "../print";
 import { useLayoutEffect, useRef, useState, type RefObject } from "react";
+import { useResizeForPrint } from "../print";
 
 /** The width of an element in pixels, as it changes. */
 export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number] {
   const ref = useRef<T>(null);
   const [width, setWidth] = useState(0);
-  const printing = usePrinting();
   useLayoutEffect(() => {
     const element = ref.current;
     if (!element) return;
@@ -14,9 +13,6 @@ export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number]
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
-  // An observer would be called too late.
-  useLayoutEffect(() => {
-    if (printing && ref.current) setWidth(ref.current.clientWidth);
-  }, [printing]);
+  useResizeForPrint(() => ref.current && setWidth(ref.current.clientWidth));
   return [ref, width];
 }

@@ -5,7 +5,7 @@ import type { BestSoFar } from "../api/types";
 import { metric as written } from "../format";
 import { colourAt } from "./colours";
 import { ownTicks } from "./axes";
-import { usePrinting } from "../print";
+import { useResizeForPrint } from "../print";
 
 interface BestChartProps {
   best: BestSoFar;
@@ -66,11 +66,7 @@ export function BestChart({ best, label, until, height }: BestChartProps) {
     plot.current?.setData([extend ? [...best.x, until] : best.x, extend ? [...best.y, best.y[last]!] : best.y]);
   }, [best, until, theme, height]);
 
-  const printing = usePrinting();
-  useLayoutEffect(() => {
-    // The observer would be called too late.
-    if (printing) plot.current?.setSize({ width: root.current!.clientWidth, height });
-  }, [printing, height]);
+  useResizeForPrint(() => plot.current?.setSize({ width: root.current!.clientWidth, height }));
 
   const value = best.y[best.y.length - 1];
   return (

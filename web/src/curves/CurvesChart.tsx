@@ -14,7 +14,7 @@ import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry"
 import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
-import { usePrinting } from "../print";
+import { useResizeForPrint } from "../print";
 
 export interface CurvesChartProps {
   curves: Curves;
@@ -127,11 +127,7 @@ export function CurvesChart(props: CurvesChartProps) {
     first.current = look;
     plot.current?.setLook(look);
   });
-  const printing = usePrinting();
-  useLayoutEffect(() => {
-    // The observer would be called too late.
-    if (printing) plot.current?.resize(root.current!.clientWidth, root.current!.clientHeight);
-  }, [printing]);
+  useResizeForPrint(() => plot.current?.resize(root.current!.clientWidth, root.current!.clientHeight));
   useEffect(() => plot.current?.setZoom(zoom), [zoom]);
   useEffect(() => plot.current?.setData({ series, raw, rank, source, live }), [series, raw, rank, source, live]);
   useEffect(() => plot.current?.select(selected), [selected, series]);

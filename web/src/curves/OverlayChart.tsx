@@ -8,6 +8,7 @@ import classes from "./curves.module.css";
 import { logWords, pointAt } from "./geometry";
 import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover } from "./plot";
+import { useResizeForPrint } from "../print";
 
 interface OverlayChartProps {
   /** The curves. Their numbers count from 0 in the order of their colors. */
@@ -65,6 +66,7 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
     first.current = look;
     plot.current?.setLook(look);
   });
+  useResizeForPrint(() => plot.current?.resize(root.current!.clientWidth, height));
   // A range of one metric or axis means nothing on another one.
   useLayoutEffect(() => plot.current?.setZoom(null), [metric, x, across.x_metric, log]);
   useEffect(() => {

@@ -47,6 +47,16 @@ it("says what happens fast in one sentence every ten seconds, however often a tr
   ]);
 });
 
+it("says at once that an experiment is paused, though it needs some seconds for it", () => {
+  const become = open();
+  become("pausing", 1);
+  pass(4000);
+  expect(said()).toBe("");
+  become("paused", 1);
+  pass(1000);
+  expect(said()).toBe("The experiment is paused.");
+});
+
 it("says no failures of trials that run again", () => {
   const become = open();
   become("running", 0);

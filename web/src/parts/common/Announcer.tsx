@@ -24,13 +24,14 @@ export function Announcer({ experiment: { state, counts } }: { experiment: Pick<
     if (state === said.state && failed === said.failed) return;
     const now = Date.now();
     times.current.changed ||= now;
-    const next = Math.max(times.current.changed + TOGETHER_MS, times.current.said + APART_MS);
+    const at = Math.max(times.current.changed + TOGETHER_MS, times.current.said + APART_MS);
     const timer = setTimeout(
       () => {
-        times.current = { said: Date.now(), changed: 0 };
-        say({ state, failed, words: words(state === said.state ? undefined : WORDS[state], failed, said.failed) });
+        const next = words(state === said.state ? undefined : WORDS[state], failed, said.failed);
+        times.current = { said: next ? Date.now() : times.current.said, changed: 0 };
+        say({ state, failed, words: next });
       },
-      Math.max(next - now, 0),
+      Math.max(at - now, 0),
     );
     return () => clearTimeout(timer);
   }, [state, failed, said]);

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { fireEvent, render, screen, within, waitFor } from "@testing-library/react";
+import { act, fireEvent, render, screen, within, waitFor } from "@testing-library/react";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { Trial } from "../../api/types";
 import type { Expected } from "../../curves/expected";
@@ -188,6 +188,20 @@ it("keeps the focus in the table if the row that has it leaves the filters", () 
   outside.focus();
   rerender(table(null, null, {}, TRIALS, nothing, { rows: [] }));
   expect(document.activeElement).toBe(outside);
+});
+
+it("says on paper how many trials are left out, and reads no more of them for it", () => {
+  const onMore = vi.fn();
+  render(table(null, null, {}, TRIALS, nothing, { total: 1200, onMore }));
+  const asked = onMore.mock.calls.length;
+  const note = () => screen.queryByText("The first 2 of 1,200 trials are printed.");
+  expect(note()).toBeNull();
+  act(() => void window.dispatchEvent(new Event("beforeprint")));
+  expect(note()).toBeTruthy();
+  expect(shown("number")).toHaveLength(2);
+  act(() => void window.dispatchEvent(new Event("afterprint")));
+  expect(note()).toBeNull();
+  expect(onMore).toHaveBeenCalledTimes(asked);
 });
 
 it("moves the focus of the keyboard into the list of columns when it is opened", async () => {

@@ -204,7 +204,7 @@ export function TrialTable(props: TrialTableProps) {
   const items = printing ? rows.slice(0, MOST_PRINTED).map((_, index) => ({ index })) : inWindow;
   const before = printing ? 0 : (inWindow[0]?.start ?? 0);
   const after = printing ? 0 : virtual.getTotalSize() - (inWindow[inWindow.length - 1]?.end ?? 0);
-  const last = items[items.length - 1]?.index ?? 0;
+  const last = inWindow[inWindow.length - 1]?.index ?? 0;
   useEffect(() => {
     if (onMore && last >= rows.length - 30) onMore();
   }, [onMore, last, rows.length]);
@@ -517,6 +517,11 @@ export function TrialTable(props: TrialTableProps) {
                 </Anchor>
               </>
             )}
+          </p>
+        )}
+        {printing && items.length < total && (
+          <p className={classes.hint}>
+            The first {items.length.toLocaleString("en")} of {total.toLocaleString("en")} trials are printed.
           </p>
         )}
       </div>

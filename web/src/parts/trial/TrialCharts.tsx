@@ -15,6 +15,7 @@ import { hasEnded } from "../../live/states";
 import { formatCharts, parseCharts, type ChartView } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
 import { keys } from "../../live/useExperiment";
+import { useResizeForPrint } from "../../print";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import classes from "./TrialDetails.module.css";
@@ -143,6 +144,7 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
     plot.current?.setLook(look);
     plot.current?.setZoom(zoom);
   });
+  useResizeForPrint(() => plot.current?.resize(root.current!.clientWidth, HEIGHT));
   useEffect(() => {
     // Use the color of its rank among all trials.
     const ranks = new Map([
