@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from tuner.experiment.operations import usecases
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, continue_experiment
+from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store import experiments as experiments_of
 from tuner.store import removal as tables_of
+from tuner.store.commands import DELETION
 from tuner.store.sql.tables import metadata
 from tuner.trials.checkpoints.storage import Place
 
@@ -325,11 +328,26 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
         patch.setattr(Place, "remove", remove)
         with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
             delete_experiment(sqlite_store, made.public_id, **places)
-    assert sqlite_store.experiments.get(made.public_id).driver_owner == tables_of.DELETION
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == DELETION
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_an_experiment_that_is_being_deleted_takes_no_commands(store: Store) -> None:
+    """`tuner continue` waited for ten minutes for a driver that it took for another one."""
+    made = ended(store)
+    store.experiments.seize(made.id, made.driver_epoch)  # the deletion is killed just after this
+    refused: list[Callable[[], object]] = [
+        lambda: continue_experiment(store, made.public_id, 4),
+        lambda: act(store, "continue", made.public_id),
+        lambda: enqueue(store, made.public_id, [{"lr": 0.01}]),
+    ]
+    for request in refused:
+        with pytest.raises(Conflict, match="is being deleted; if the deletion was interrupted, delete it again"):
+            request()
+    assert commands(store, made) == []
 
 
 def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_deleted_too(

@@ -14,7 +14,7 @@ from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
 from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
-from tuner.store.removal import DELETION
+from tuner.store.commands import DELETION
 from tuner.trials.checkpoints.storage import join, place, split_query
 
 log = logging.getLogger(__name__)
