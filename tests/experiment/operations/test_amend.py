@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -386,6 +387,38 @@ def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     assert sqlite_store.experiments.get(made.public_id).public_id == made.public_id
     delete_experiment(sqlite_store, made.public_id, **places)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_deleted"),
+    [
+        (
+            OSError("When resolving region for bucket 'b': AWS Error NETWORK_CONNECTION during HeadBucket operation"),
+            False,
+        ),
+        (ModuleNotFoundError("No module named 's3fs'"), False),
+        (OSError("Bucket 'b' not found"), True),
+    ],
+)
+def test_checkpoints_in_a_storage_that_cannot_be_used_now_are_not_said_to_be_deleted(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_deleted: bool
+) -> None:
+    """They stayed in the bucket, and nothing referred to them any more."""
+    from pyarrow import fs
+
+    class Unusable:
+        @staticmethod
+        def from_uri(uri: str) -> None:
+            raise error
+
+    made = ended(sqlite_store)
+    monkeypatch.setattr(fs, "FileSystem", Unusable)
+    refused = (
+        contextlib.nullcontext() if is_deleted else pytest.raises(Conflict, match="cannot be deleted: .*; try again")
+    )
+    with refused:
+        delete_experiment(sqlite_store, made.public_id, storage="s3://b/unusable", home=tmp_path)
+    assert bool(sqlite_store.experiments.page().items) is not is_deleted
 
 
 def counted(store: Store) -> dict[str, float]:

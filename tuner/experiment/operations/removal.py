@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.commands import DELETION
-from tuner.trials.checkpoints.storage import join, place, split_query
+from tuner.trials.checkpoints.storage import is_local, join, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ KILL_S = 30.0
 """A deletion waits up to this many seconds for a driver to stop its ranks and release the experiment."""
 
 LOOK_S = 0.1
+
+_NO_BUCKET = re.compile(r"Bucket '.*' not found")
+"""Matches the error of pyarrow if it looks for the region of a bucket that has been deleted."""
 
 
 def delete_experiment(
@@ -106,10 +110,11 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
         where.remove()
         if where.remote is None and os.path.lexists(where.path):
             shutil.rmtree(where.path)  # says why it is still there
-    except (CheckpointError, FileNotFoundError):
-        # the path has a variable that is set only on the nodes, or another call has deleted the folder
+    except FileNotFoundError:  # another call has deleted the folder
         pass
-    except OSError as error:
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, CheckpointError) and (is_local(uri) or _NO_BUCKET.match(str(error.__cause__))):
+            return  # the path has a variable that is set only on the nodes, or the bucket no longer exists
         raise Conflict(
             f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later"
         ) from error
