@@ -128,6 +128,7 @@ def test_a_storage_that_cannot_be_written_is_a_cause_of_its_own() -> None:
     assert describe(refused, "").cause == "storage"
     later = caused(CheckpointError(f"a checkpoint could not be saved: {refused}"), refused)
     assert (not_saved(later).cause, describe(later, "").cause) == ("storage", "storage")
+    assert describe(later, "").message == str(later), "it names no other section of the docs"
     assert describe(ScriptFailed("exit status 1", f"Traceback ...\nRuntimeError: {refused}"), "").cause == "storage"
     assert describe(ScriptFailed("exit status 1", f"{refused}\nValueError: no"), "").cause == "script"
 

@@ -50,12 +50,15 @@ PROBABLY_FULL = "the file could not be written as a whole: its disk is probably 
 def describe(error: BaseException, log_tail: str) -> RankError:
     if isinstance(error, ScriptFailed):
         return _of_script(error, log_tail)
+    cause, notes = _cause(error), _notes(error)
+    if cause in ("disk_full", "storage"):  # the docs about this cause say more than those about the error's class
+        notes = [note for note in notes if not note.startswith(WHAT_TO_DO)]
     return RankError(
         type=type(error).__name__,
-        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *_notes(error))))),
+        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *notes)))),
         traceback=_COLOUR.sub("", _readable(error)),
         log_tail=log_tail,
-        cause=_cause(error),
+        cause=cause,
         communication=any(
             isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
         ),
