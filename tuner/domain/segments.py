@@ -71,6 +71,9 @@ NO_SPACE = "No space left on device"
 UNWRITABLE = "checkpoints cannot be written to"
 """The words by which the error of a rank says that its storage refuses checkpoints, so that other trials would fail, too."""
 
+NOT_MOUNTED = "is a disk or a share not mounted?"
+"""The words by which the error of a rank says that all checkpoints of its storage are gone."""
+
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
 """The note that is added to an exception from the function that saves a checkpoint, so that the driver knows its origin."""
 

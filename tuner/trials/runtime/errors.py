@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from tuner.domain.segments import IN_SAVE, NO_SPACE, UNWRITABLE
+from tuner.domain.segments import IN_SAVE, NO_SPACE, NOT_MOUNTED, UNWRITABLE
 from tuner.errors import (
     WHAT_TO_DO,
     CheckpointLost,
@@ -102,7 +102,7 @@ def not_saved(error: Exception) -> RankError:
     """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
-    known = isinstance(root, ReportsLost | DriverSilent) or _is_full_disk(root) or _is_unwritable(root)
+    known = isinstance(root, ReportsLost | DriverSilent) or _is_full_disk(root) or _is_of_storage(root)
     return replace(described, cause=_cause(root) if known else "checkpoint")
 
 
@@ -117,7 +117,7 @@ def _cause(error: BaseException) -> str:
         return "checkpoint_unreachable"
     if _is_full_disk(error):
         return "disk_full"
-    if _is_unwritable(error):
+    if _is_of_storage(error):
         return "storage"
     return "spec" if isinstance(error, EntrypointError) else "exception"
 
@@ -134,9 +134,9 @@ def _is_full_disk(error: BaseException) -> bool:
     )
 
 
-def _is_unwritable(error: BaseException) -> bool:
-    """Return whether an error, or what caused it, says that the storage of the checkpoints cannot be written."""
-    return any(UNWRITABLE in text_of(e) for e in _with_causes(error))
+def _is_of_storage(error: BaseException) -> bool:
+    """Return whether an error, or what caused it, says that the storage of the checkpoints cannot be written, or is not there."""
+    return any(words in text_of(e) for e in _with_causes(error) for words in (UNWRITABLE, NOT_MOUNTED))
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

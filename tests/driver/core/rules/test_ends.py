@@ -131,13 +131,13 @@ def test_a_storage_that_cannot_be_written_pauses_the_experiment_instead_of_faili
     assert (launches(out), interrupts(out)) == ([], [1])
     [said] = warnings_of(bench)
     assert said == (
-        "the experiment is paused, because checkpoints cannot be stored: trial 0, rank 0: OSError: Read-only file "
-        "system; repair the storage, then resume the experiment"
+        "the experiment is paused, because the storage of the checkpoints cannot be used: trial 0, rank 0: OSError: "
+        "Read-only file system; repair it, then resume the experiment"
     )
-    assert bench.core.trials[0].reason.startswith("starts again from iteration 1 once checkpoints can be stored")
+    assert bench.core.trials[0].reason.startswith("starts again from iteration 1 once the storage can be used")
     bench.reported(1)
     assert bench.verdict(1) == "pause"
-    assert bench.core.trials[1].reason == "paused because checkpoints cannot be stored at iteration 2"
+    assert bench.core.trials[1].reason == "paused because the storage of the checkpoints cannot be used at iteration 2"
     bench.ended(1, "left")
     assert bench.core.experiment.state == "paused"
     assert bench.successor().states == bench.states

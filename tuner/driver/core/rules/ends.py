@@ -14,7 +14,7 @@ from tuner.driver.core.rules.words import paused, where_from
 from tuner.driver.core.state.state import State
 from tuner.plurals import counted
 
-_UNTIL = {"disk_full": "once there is room", "storage": "once checkpoints can be stored"}
+_UNTIL = {"disk_full": "once there is room", "storage": "once the storage can be used"}
 
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:

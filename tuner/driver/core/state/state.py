@@ -69,7 +69,7 @@ class Unsavable(NamedTuple):
 
 _REMEDIES = {
     "disk_full": ("a disk is full", "make room"),
-    "storage": ("checkpoints cannot be stored", "repair the storage"),
+    "storage": ("the storage of the checkpoints cannot be used", "repair it"),
 }
 """The causes of failures that pause the experiment: why checkpoints cannot be saved, and what the user has to do."""
 
