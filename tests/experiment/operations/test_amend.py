@@ -368,6 +368,33 @@ def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_del
     assert (other / "model.pt").exists()
 
 
+def test_checkpoints_on_a_share_that_is_not_mounted_are_not_said_to_be_deleted(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed on the share, and nothing referred to them any more."""
+    share = tmp_path / "share"
+    share.mkdir()
+    made, epoch, trials = begin(sqlite_store)
+    uri = str(share / made.public_id / "trial_00000" / "iteration_00000001_ab")
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=uri, step=1, bytes=1))
+    end = Batch(log=[(4, report)], trials=trials, state=ExperimentState.COMPLETED)
+    sqlite_store.drivers.commit(made.id, epoch, end, T0)
+    sqlite_store.drivers.release(made.id, epoch)
+    places: dict[str, Any] = {"storage": str(share), "home": tmp_path / "home"}
+    for _ in range(2):
+        with pytest.raises(Conflict, match=f"there is nothing in {share}: mount its disk or share, or create"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+        share.rmdir() if share.exists() else None
+    (share / made.public_id).mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_store.experiments, "remove", lambda _: 1 / 0)  # it is killed before it deletes the rows
+        with pytest.raises(ZeroDivisionError):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert list(share.iterdir()) == []
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()
+
+
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.commands import DELETION
-from tuner.trials.checkpoints.storage import is_local, join, place, split_query
+from tuner.trials.checkpoints.storage import is_local, join, nothing_around, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +58,11 @@ def delete_experiment(
     Raises:
         NotFound: there is no such experiment.
         Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
-            answer. A deletion that was interrupted can be repeated at once.
+            answer or is not mounted. A deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
+    _check_mounted(store, record, storage, home)
     until, killed = time.monotonic() + wait_s, 0
     while True:
         if not record.state.ended and not force:
@@ -102,6 +103,24 @@ def _folders(store: Store, record: ExperimentRecord, storage: str) -> list[str]:
         if folder.endswith(f"/{record.public_id}"):
             found[folder + query] = None
     return list(found)
+
+
+def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: Path) -> None:
+    """Raise Conflict if processes of this machine have saved checkpoints on a disk or a share that is not mounted now."""
+    saved = store.trials.checkpoints(record.id)
+    here = any(one.state == "ready" and one.node is None and is_local(one.uri) for one in saved)
+    if record.driver_owner == DELETION or not here:
+        return
+    folder, *others = _folders(store, record, storage)
+    with contextlib.suppress(CheckpointError):  # a path has a variable that is set only on the nodes
+        if any(os.path.lexists(place(one).path) for one in (folder, *others) if is_local(one)):
+            return
+        root = nothing_around(folder)
+        if root is not None and not Path(root).is_relative_to(home.absolute()):  # the home is there
+            raise Conflict(
+                f"the checkpoints of {record.public_id} cannot be deleted, since there is nothing in {root}: mount its disk or "
+                f"share, or create the folder {place(folder).path} if they have been deleted already"
+            )
 
 
 def _remove_checkpoints(uri: str, experiment: str) -> None:
