@@ -26,7 +26,7 @@ from tuner.driver import pulse
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core.state.usage import Usage
 from tuner.driver.loop import ExperimentLoop, runs_user_code
-from tuner.errors import LostLease, Retryable
+from tuner.errors import CheckpointUnreachable, LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
 from tuner.search.base import Searcher, Suggestion
@@ -603,6 +603,33 @@ async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_ke
     assert await driven(memory, num_samples=1, checkpoint=policy).run(epoch=1, slots=None) is ExperimentState.COMPLETED
     assert [name for batch in memory.batches for name in batch.deletes] == ["c0-1", "c0-2"]
     assert memory.deleted == ["c0-2"]
+
+
+async def test_a_deletion_that_fails_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files stayed in a storage that was overloaded at that moment, although the database said that they were deleted."""
+    monkeypatch.setattr("tuner.driver.loop.DELETE_AGAIN_S", (0.0, 0.0))
+    memory, failures = Memory(reports=5, checkpoints=True), {"c0-1": 2, "c0-2": 9}
+    delete = memory.delete_checkpoint
+
+    async def overloaded(info: CheckpointInfo) -> None:
+        if failures.get(info.id, 0) > 0:
+            failures[info.id] -= 1
+            raise CheckpointUnreachable("When deleting objects: AWS Error SLOW_DOWN")
+        await delete(info)
+
+    memory.delete_checkpoint = overloaded  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    await loop.run(epoch=1, slots=None)
+    assert "c0-1" in memory.deleted
+    assert failures == {"c0-1": 0, "c0-2": 6}
+    assert list(loop.core.experiment.checkpoints.deleting) == ["c0-2"], "the next driver tries it again"
+    assert (
+        "the checkpoint memory: cannot be deleted: When deleting objects: AWS Error SLOW_DOWN; this is tried"
+        in caplog.text
+    )
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_resume_while_the_last_deletions_are_under_way_goes_on() -> None:

@@ -133,6 +133,59 @@ def test_a_full_disk_pauses_a_search_without_retries_and_it_goes_on_when_there_i
         assert list(invariants.broken(store, record)) == []
 
 
+def leaves_its_share(config: dict[str, Any]) -> None:
+    """Save a checkpoint, take the share with it away, as if it was not mounted any more, and fail. Then continue."""
+    share, start = Path(config["share"]), 0
+    if (checkpoint := tuner.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "step").read_text())
+    for step in range(start, 3):
+
+        def save(folder: str, step: int = step) -> None:
+            Path(folder, "step").write_text(str(step + 1))
+
+        tuner.report({"loss": 1.0 / (step + 1)}, checkpoint=save)
+        if start == 0:
+            while not list(share.glob("storage/*/*/*.committed")):
+                time.sleep(0.01)
+            share.rename(share.with_name("elsewhere"))
+            share.mkdir()
+            raise RuntimeError("the machine starts again")
+
+
+def test_a_share_that_is_not_mounted_pauses_the_search_instead_of_starting_its_trials_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All trials started over without a word, and the checkpoints on the share were given up."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    share = tmp_path / "share"
+    result = tuner.run(
+        leaves_its_share,
+        {"share": str(share)},
+        metric="loss",
+        mode="min",
+        max_t=3,
+        scheduler="fifo",
+        checkpoint={"frequency": 1},
+        storage=str(share / "storage"),
+        executor="local",
+        num_samples=1,
+        max_failures=1,
+        verbose=0,
+    )
+    assert result.state == "paused"
+    assert f"there is nothing in {share}/storage: is a disk or a share not mounted?" in capsys.readouterr().err
+    share.rmdir()
+    share.with_name("elsewhere").rename(share)
+    result = tuner.resume(result.experiment_id, verbose=0)
+    tuner.shutdown()
+    assert (result.state, [trial.iterations for trial in result.trials]) == ("completed", [3])
+    with Store.open(Settings.from_env().database_url) as store:
+        record = store.experiments.get(result.experiment_id)
+        starts = [segment.start_iteration for segment in store.trials.segments(record.id)[0]]
+    assert starts == [0, 1, 1]
+
+
 def test_a_checkpoint_of_torch_that_finds_no_room_says_so(small_disk: Path) -> None:
     """It said only "unexpected pos 576 vs 534"."""
     import torch

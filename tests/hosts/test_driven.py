@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.driver.bench import Bench
-from tuner.domain.segments import Failure, Outcome, SegmentRef
-from tuner.errors import LostLease
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome, SegmentRef
+from tuner.errors import CheckpointUnreachable, LostLease
 from tuner.hosts import driven
 from tuner.hosts.driven import HostGroups, RankInbound
 from tuner.settings import Settings
@@ -71,3 +71,31 @@ async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_lo
     looks.set()
     await asyncio.gather(running, ending)
     assert told == ["/now/exp_1/found", "kill"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("AWS Error SLOW_DOWN during DeleteObjects operation", CheckpointUnreachable),
+        ("AWS Error ACCESS_DENIED", OSError),
+    ],
+)
+async def test_a_storage_that_does_not_delete_now_is_told_from_one_that_refuses(
+    said: str, kind: type[Exception]
+) -> None:
+    """The loop repeats the deletion only if that can help."""
+
+    async def delete(info: CheckpointInfo) -> None:
+        raise OSError(said)
+
+    given: Any = SimpleNamespace(
+        settings=SimpleNamespace(storage="s3://bucket"),
+        executors=SimpleNamespace(of=lambda spec: SimpleNamespace(delete_checkpoint=delete)),
+    )
+    spec = SimpleNamespace(executor="local", checkpoint=SimpleNamespace(storage=None))
+    record: Any = SimpleNamespace(spec=spec, public_id="exp_1")
+    untold: Any = None
+    groups = HostGroups(given, record, untold, untold, untold, untold)
+    with pytest.raises(kind, match=said) as raised:
+        await groups.delete_checkpoint(CheckpointInfo(id="ckp_1", uri="s3://bucket/exp_1/trial_00000/a", step=1))
+    assert raised.type is kind

@@ -42,6 +42,7 @@ CAUSES = frozenset(
         "stop_ignored",
         "checkpoint",
         "disk_full",
+        "storage",
         "node_lost",
         "node_unreachable",
         "peer_lost",
@@ -66,6 +67,12 @@ CAUSES = frozenset(
 
 NO_SPACE = "No space left on device"
 """The words by which errors of the operating system say that a disk is full, in libraries of any language."""
+
+UNWRITABLE = "checkpoints cannot be written to"
+"""The words by which the error of a rank says that its storage refuses checkpoints, so that other trials would fail, too."""
+
+NOT_MOUNTED = "is a disk or a share not mounted?"
+"""The words by which the error of a rank says that all checkpoints of its storage are gone."""
 
 IN_SAVE = "raised by the function that was passed as checkpoint to tuner.report"
 """The note that is added to an exception from the function that saves a checkpoint, so that the driver knows its origin."""
@@ -98,7 +105,7 @@ class Failure:
     @property
     def in_save(self) -> bool:
         """Return whether a checkpoint could not be saved."""
-        return self.cause in ("checkpoint", "disk_full") or IN_SAVE in self.traceback
+        return self.cause in ("checkpoint", "disk_full", "storage") or IN_SAVE in self.traceback
 
     def headline(self, trial: int | None = None) -> str:
         """Return one line that says which trial and rank failed, where, and why."""

@@ -27,7 +27,7 @@ from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interr
 from tuner.driver.gathering import Gathering
 from tuner.driver.ports import Groups, Journal
 from tuner.driver.pulse import PULSE
-from tuner.errors import LostLease, Retryable
+from tuner.errors import CheckpointError, CheckpointUnreachable, LostLease, Retryable
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
 from tuner.telemetry import tracing
@@ -62,6 +62,12 @@ BUDGET_S = 0.25
 
 JUMP_S = 1.0
 """A change of the clock by at least this many seconds at once counts as a jump."""
+
+DELETE_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0, 60.0, 240.0)
+"""Seconds to wait before the deletion of a checkpoint is tried again, if the storage did not answer.
+
+If it fails after the last wait, or for another reason, the next driver tries it.
+"""
 
 ASK_AGAIN_S = (0.5, 2.0)
 """Seconds to wait before a slow searcher that failed is tried again. If it fails after the last wait, the trial's configuration
@@ -534,7 +540,19 @@ class ExperimentLoop:
         self.put(suggested(time.time(), number, suggestion))
 
     async def _delete(self, action: DeleteCheckpoint) -> None:
-        await self.groups.delete_checkpoint(action.info)
+        for wait in (*DELETE_AGAIN_S, None):
+            try:
+                await self.groups.delete_checkpoint(action.info)
+                break
+            except (OSError, CheckpointError) as error:
+                if wait is None or not isinstance(error, CheckpointUnreachable):
+                    log.warning("the checkpoint %s cannot be deleted: %s", action.info.uri, error)
+                    return
+                again = f"this is tried again in {wait:g} s"
+                log.warning("the checkpoint %s cannot be deleted: %s; %s", action.info.uri, error, again)
+            await asyncio.sleep(wait)
+            if action.info.id not in self.core.experiment.checkpoints.deleting:
+                return  # a trial needs it again, since another checkpoint was lost
         self.put(e.CheckpointDeleted(time=time.time(), trial=action.trial, checkpoint=action.info.id))
 
     async def _watch_clocks(self) -> None:

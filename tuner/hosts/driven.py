@@ -18,7 +18,7 @@ from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
 from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts, without_parts
-from tuner.errors import SpecError
+from tuner.errors import CheckpointUnreachable, SpecError
 from tuner.experiment.code.by_value import runnable_parts, runnable_space
 from tuner.hosts.agents.messages import is_within
 from tuner.hosts.executor import Executor
@@ -36,7 +36,7 @@ from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.checkpoints import where_now
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import join
+from tuner.trials.checkpoints.storage import is_passing, join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
 SETTLE_S = 0.002
@@ -294,7 +294,12 @@ class HostGroups:
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:
         if self.record.spec.executor == "agents" and (not is_within(self.storage, info.uri) or self._in_use(info.uri)):
             return  # the checkpoint is outside the experiment's storage, or an agent has overwritten it with a newer one
-        await self._host.executors.of(self.record.spec).delete_checkpoint(await self._present(info))
+        try:
+            await self._host.executors.of(self.record.spec).delete_checkpoint(await self._present(info))
+        except OSError as error:
+            if is_passing(error):
+                raise CheckpointUnreachable(str(error)) from error
+            raise
 
     def _in_use(self, uri: str) -> bool:
         """Return whether a checkpoint that is still kept has this URI."""

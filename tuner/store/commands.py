@@ -33,6 +33,11 @@ UPDATE experiment SET source = CASE WHEN source = 'python' AND state IN ({_ENDED
 WHERE id = ?"""
 
 
+DELETION = "deletion"
+"""The owner of the lease of an experiment that is being deleted."""
+
+_DELETING = f"SELECT public_id FROM experiment WHERE id = ? AND driver_owner = '{DELETION}' AND lease_until > ?"
+
 FOR_TRIALS = {"for_trials": True}
 """The payload of a `continue` that is added to a request for trials; see `Commanded`."""
 
@@ -67,6 +72,7 @@ class Commands:
 
         Raises:
             NotFound: the experiment has been deleted.
+            Conflict: the experiment is being deleted, or has been thinned and cannot be continued.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
@@ -117,8 +123,10 @@ def insert(
 ) -> int:
     """Add a command in the caller's transaction, after `lock`, and return its id. It unarchives an experiment that it continues.
 
-    Raise Conflict if the command continues a thinned experiment.
+    Raise Conflict if the command continues a thinned experiment, or if the experiment is being deleted.
     """
+    for (public_id,) in cursor.rows(_DELETING, (experiment_id, now)):
+        raise Conflict(f"{public_id} is being deleted; if the deletion was interrupted, delete it again")
     if name == "continue":
         # If housekeeping is about to thin the experiment, this statement waits for it. Otherwise housekeeping waits for this
         # transaction.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tuner.domain.states import ExperimentState
 from tuner.errors import StoreError
-from tuner.store.commands import lock
+from tuner.store.commands import DELETION, lock
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 
@@ -18,9 +18,6 @@ OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "chec
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
 """The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
-
-DELETION = "deletion"
-"""The owner of the lease of an experiment that is being deleted."""
 
 LEASE_S = 600.0
 """The duration of a deletion's lease in seconds. If the deletion takes longer, a service may claim the experiment."""

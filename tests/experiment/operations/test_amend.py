@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,11 @@ from tuner.experiment.operations import usecases
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, continue_experiment
+from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store import experiments as experiments_of
 from tuner.store import removal as tables_of
+from tuner.store.commands import DELETION
 from tuner.store.sql.tables import metadata
 from tuner.trials.checkpoints.storage import Place
 
@@ -325,11 +329,26 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
         patch.setattr(Place, "remove", remove)
         with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
             delete_experiment(sqlite_store, made.public_id, **places)
-    assert sqlite_store.experiments.get(made.public_id).driver_owner == tables_of.DELETION
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == DELETION
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_an_experiment_that_is_being_deleted_takes_no_commands(store: Store) -> None:
+    """`tuner continue` waited for ten minutes for a driver that it took for another one."""
+    made = ended(store)
+    store.experiments.seize(made.id, made.driver_epoch)  # the deletion is killed just after this
+    refused: list[Callable[[], object]] = [
+        lambda: continue_experiment(store, made.public_id, 4),
+        lambda: act(store, "continue", made.public_id),
+        lambda: enqueue(store, made.public_id, [{"lr": 0.01}]),
+    ]
+    for request in refused:
+        with pytest.raises(Conflict, match="is being deleted; if the deletion was interrupted, delete it again"):
+            request()
+    assert commands(store, made) == []
 
 
 def test_checkpoints_that_were_stored_where_the_setting_no_longer_points_are_deleted_too(
@@ -412,6 +431,39 @@ def test_an_experiment_whose_storage_does_not_respond_is_not_deleted_but_can_be_
     assert sqlite_store.experiments.page(archived=False).items == ()
 
 
+def test_an_experiment_with_a_mistyped_storage_can_be_deleted(sqlite_store: Store, tmp_path: Path) -> None:
+    made = ended(sqlite_store)
+    delete_experiment(sqlite_store, made.public_id, storage="s4://bucket", home=tmp_path)
+    assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_checkpoints_on_a_share_that_is_not_mounted_are_not_said_to_be_deleted(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed on the share, and nothing referred to them any more."""
+    share = tmp_path / "share"
+    share.mkdir()
+    made, epoch, trials = begin(sqlite_store)
+    uri = str(share / made.public_id / "trial_00000" / "iteration_00000001_ab")
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=uri, step=1, bytes=1))
+    end = Batch(log=[(4, report)], trials=trials, state=ExperimentState.COMPLETED)
+    sqlite_store.drivers.commit(made.id, epoch, end, T0)
+    sqlite_store.drivers.release(made.id, epoch)
+    places: dict[str, Any] = {"storage": str(share), "home": tmp_path / "home"}
+    for _ in range(2):
+        with pytest.raises(Conflict, match=f"there is nothing in {share}: mount its disk or share, or create"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+        share.rmdir() if share.exists() else None
+    (share / made.public_id).mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_store.experiments, "remove", lambda _: 1 / 0)  # it is killed before it deletes the rows
+        with pytest.raises(ZeroDivisionError):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    assert list(share.iterdir()) == []
+    delete_experiment(sqlite_store, made.public_id, **places)
+    assert sqlite_store.experiments.page(archived=None).items == ()
+
+
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +483,38 @@ def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(
     assert sqlite_store.experiments.get(made.public_id).public_id == made.public_id
     delete_experiment(sqlite_store, made.public_id, **places)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_deleted"),
+    [
+        (
+            OSError("When resolving region for bucket 'b': AWS Error NETWORK_CONNECTION during HeadBucket operation"),
+            False,
+        ),
+        (ModuleNotFoundError("No module named 's3fs'"), False),
+        (OSError("Bucket 'b' not found"), True),
+    ],
+)
+def test_checkpoints_in_a_storage_that_cannot_be_used_now_are_not_said_to_be_deleted(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_deleted: bool
+) -> None:
+    """They stayed in the bucket, and nothing referred to them any more."""
+    from pyarrow import fs
+
+    class Unusable:
+        @staticmethod
+        def from_uri(uri: str) -> None:
+            raise error
+
+    made = ended(sqlite_store)
+    monkeypatch.setattr(fs, "FileSystem", Unusable)
+    refused = (
+        contextlib.nullcontext() if is_deleted else pytest.raises(Conflict, match="cannot be deleted: .*; try again")
+    )
+    with refused:
+        delete_experiment(sqlite_store, made.public_id, storage="s3://b/unusable", home=tmp_path)
+    assert bool(sqlite_store.experiments.page().items) is not is_deleted
 
 
 def counted(store: Store) -> dict[str, float]:

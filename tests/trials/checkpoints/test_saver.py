@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 from tests.slow_storage import SlowStorage
 from tests.trials.messages.test_channel import star
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.segments import UNWRITABLE
 from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
@@ -607,9 +609,29 @@ def test_an_upload_that_fails_after_its_segment_says_why(tmp_path: Path) -> None
     assert info is not None
     assert saver.leave(0.01) == [info]
     slow.fail()
-    assert saver.outcome(info.id) == "OSError: the bucket is gone"
+    assert saver.outcome(info.id) == f"OSError: the bucket is gone; {UNWRITABLE} {slow.uri}"
     assert not checkpoints.is_committed(info.uri)
     assert not told
+
+
+def test_a_storage_that_refuses_a_checkpoint_is_named_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver knows by these words that all trials would fail."""
+    slow = SlowStorage(tmp_path)
+    slow.fail()
+    saver = alone(slow.uri, [])
+    saver.take(lambda folder: Path(folder, "w").touch(), 1, 1)
+    with pytest.raises(CheckpointError, match=f"the bucket is gone; {UNWRITABLE} {re.escape(slow.uri)}"):
+        saver.drain()
+
+    def makedirs(path: str, **options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    local = alone(tmp_path / "local", [])
+    monkeypatch.setattr(os, "makedirs", makedirs)
+    with pytest.raises(OSError, match=f"Read-only file system: .*; {UNWRITABLE} {tmp_path}/local"):
+        local.take(lambda folder: None, 1, 1)
 
 
 def test_an_abandoned_upload_is_never_committed(tmp_path: Path) -> None:

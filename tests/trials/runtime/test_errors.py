@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.domain.segments import IN_SAVE, NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE, UNWRITABLE
 from tuner.errors import CheckpointError
 from tuner.trials.runtime.errors import describe, not_saved
 from tuner.trials.training.script import ScriptFailed
@@ -121,6 +121,16 @@ def test_a_full_disk_is_a_cause_of_its_own(error: Exception, cause: str) -> None
 def test_a_checkpoint_that_finds_no_room_has_this_cause_too() -> None:
     full = caused(CheckpointError("not saved"), OSError(errno.ENOSPC, "No space left on device"))
     assert (not_saved(full).cause, not_saved(CheckpointError("torn")).cause) == ("disk_full", "checkpoint")
+
+
+def test_a_storage_that_cannot_be_written_is_a_cause_of_its_own() -> None:
+    refused = OSError(f"[Errno 30] Read-only file system: '/nfs/a'; {UNWRITABLE} /nfs")
+    assert describe(refused, "").cause == "storage"
+    later = caused(CheckpointError(f"a checkpoint could not be saved: {refused}"), refused)
+    assert (not_saved(later).cause, describe(later, "").cause) == ("storage", "storage")
+    assert describe(later, "").message == str(later), "it names no other section of the docs"
+    assert describe(ScriptFailed("exit status 1", f"Traceback ...\nRuntimeError: {refused}"), "").cause == "storage"
+    assert describe(ScriptFailed("exit status 1", f"{refused}\nValueError: no"), "").cause == "script"
 
 
 def test_the_error_of_a_script_is_found_before_which_torch_has_written_the_rank() -> None:

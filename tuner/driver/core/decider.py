@@ -24,7 +24,7 @@ from tuner.driver.core.actions import Ask, Fit, Question
 from tuner.driver.core.milestones import next_milestone, save_is_due
 from tuner.driver.core.rules import repeats
 from tuner.driver.core.rules.commands import after_command, after_takeover, stop_all
-from tuner.driver.core.rules.ends import after_end
+from tuner.driver.core.rules.ends import after_end, unsavable
 from tuner.driver.core.rules.reports import after_report, missed_metrics
 from tuner.driver.core.rules.sizes import resized, waiting_resized
 from tuner.driver.core.rules.words import names, paused, where_from
@@ -137,7 +137,10 @@ class Decider:
                 note = d.Note(reason=why + (self._trials_inside() if "space" in event.changes else ""))
                 return [note, *self._resume_late()]
             case e.UploadFailed():
-                return [self._lost(event.trial, event.checkpoint, event.reason)]
+                return [
+                    self._lost(event.trial, event.checkpoint, event.reason),
+                    *unsavable(self.experiment, event.trial),
+                ]
             case e.Enqueued() | e.Pinned():
                 return ()
             case e.BudgetSpent() | e.GpuHoursSpent():

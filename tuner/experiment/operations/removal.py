@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tuner.errors import CheckpointError, CheckpointUnreachable, Conflict, NotFound, TunerError
+from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
 from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
-from tuner.store.removal import DELETION
-from tuner.trials.checkpoints.storage import is_local, join, place, split_query
+from tuner.store.commands import DELETION
+from tuner.trials.checkpoints.storage import is_local, join, nothing_around, place, split_query
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ KILL_S = 30.0
 """A deletion waits up to this many seconds for a driver to stop its ranks and release the experiment."""
 
 LOOK_S = 0.1
+
+_NO_STORAGE = re.compile(r"Bucket '.*' not found|Unrecognized filesystem type")
+"""Matches the errors of pyarrow for a bucket that has been deleted, and for a kind of storage that does not exist."""
 
 
 def delete_experiment(
@@ -55,10 +59,11 @@ def delete_experiment(
     Raises:
         NotFound: there is no such experiment.
         Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
-            answer. A deletion that was interrupted can be repeated at once.
+            answer or is not mounted. A deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
+    _check_mounted(store, record, storage, home)
     until, killed = time.monotonic() + wait_s, 0
     while True:
         if not record.state.ended and not force:
@@ -124,6 +129,24 @@ def _is_on_disk(uri: str) -> bool:
     return False
 
 
+def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: Path) -> None:
+    """Raise Conflict if processes of this machine have saved checkpoints on a disk or a share that is not mounted now."""
+    saved = store.trials.checkpoints(record.id)
+    here = any(one.state == "ready" and one.node is None and is_local(one.uri) for one in saved)
+    if record.driver_owner == DELETION or not here:
+        return
+    *others, present = _folders(store, record, storage, home)
+    with contextlib.suppress(CheckpointError):  # a path has a variable that is set only on the nodes
+        if any(os.path.lexists(place(one).path) for one in (*others, present) if is_local(one)):
+            return
+        root = nothing_around(present)
+        if root is not None and not Path(root).is_relative_to(home.absolute()):  # the home is there
+            raise Conflict(
+                f"the checkpoints of {record.public_id} cannot be deleted, since there is nothing in {root}: mount its disk or "
+                f"share, or create the folder {place(present).path} if they have been deleted already"
+            )
+
+
 def _remove_checkpoints(uri: str, experiment: str) -> None:
     try:
         where = place(uri)
@@ -134,13 +157,13 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
             os.unlink(where.path)
     except FileNotFoundError:
         pass  # another call has deleted the folder
-    except (OSError, CheckpointUnreachable) as error:
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, CheckpointError) and (is_local(uri) or _NO_STORAGE.match(str(error.__cause__))):
+            return  # the path has a variable that is set only on the nodes, or there is no such storage
         raise Conflict(
             f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
             "or hide the experiment with `tuner archive`"
         ) from error
-    except CheckpointError:
-        pass  # the path has a variable that is set only on the nodes
 
 
 def _is_driven(record: ExperimentRecord) -> bool:

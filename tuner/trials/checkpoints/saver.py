@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import functools
 import itertools
 import logging
@@ -23,13 +24,13 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import checkpoint_id
-from tuner.domain.segments import IN_SAVE, NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE, UNWRITABLE
 from tuner.errors import CheckpointError, CheckpointUnreachable, text_of
 from tuner.plurals import counted
 from tuner.trials.checkpoints import checkpoints
@@ -182,7 +183,8 @@ class Saver:
         if self._thread is None and local:
             clear_earlier(home, self._trial, self._segment)
         if local:
-            os.makedirs(job.staging)
+            with self._storing():
+                os.makedirs(job.staging)
         else:
             job.locks.append(make_locked(job.staging))
         self._note(moment, None)
@@ -308,14 +310,15 @@ class Saver:
             shutil.copytree(job.elsewhere, job.staging, dirs_exist_ok=True)
             shutil.rmtree(job.elsewhere)
         files: Files = checkpoints.digest(job.staging)
-        target = self._patiently(job, functools.partial(place, job.uri))
-        if not target.local:
-            # Other ranks may upload a file with the same name and another size at this moment.
-            self._patiently(job, functools.partial(_upload, target, job.staging, files, self._world_size == 1))
-            self._is_available()
-        elif self._rank == 0:
-            os.makedirs(target.path, exist_ok=True)
-            move_into(job.staging, target.path)
+        with self._storing():
+            target = self._patiently(job, functools.partial(place, job.uri))
+            if not target.local:
+                # Other ranks may upload a file with the same name and another size at this moment.
+                self._patiently(job, functools.partial(_upload, target, job.staging, files, self._world_size == 1))
+                self._is_available()
+            elif self._rank == 0:
+                os.makedirs(target.path, exist_ok=True)
+                move_into(job.staging, target.path)
         waits = target.local and self._rank != 0
         self._note(job.moment, Shard(files, self.node, job.staging if waits else None))
         if self._rank == 0:
@@ -346,7 +349,8 @@ class Saver:
             raise CheckpointError(self._abandoned)
         about = {"segment": self._segment, "iteration": job.iteration, "world_size": self._world_size}
         durable_below = self._storage if self._durable else None
-        self._patiently(job, functools.partial(checkpoints.commit, job.uri, files, about, durable_below))
+        with self._storing():
+            self._patiently(job, functools.partial(checkpoints.commit, job.uri, files, about, durable_below))
         self._is_available()
         return files
 
@@ -382,6 +386,16 @@ class Saver:
                 if self._progress.wait_for(lambda: bool(self._abandoned), wait):
                     raise CheckpointError(self._abandoned)
         raise AssertionError
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Say of an error in the `with` block that the storage cannot be written, so that the driver pauses the experiment."""
+        try:
+            yield
+        except (OSError, CheckpointUnreachable) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE):
+                raise  # the disk is full, which is known by this error, or this process has too many files open
+            raise OSError(f"{text_of(error)}; {UNWRITABLE} {self._storage}") from error
 
     def _is_available(self) -> None:
         """Note that something was saved."""

@@ -284,6 +284,20 @@ def is_in_kernel_filesystem(uri: str) -> bool:
     return os.path.normpath(place(uri).path).startswith(("/proc/", "/sys/"))
 
 
+def nothing_around(folder: str) -> str | None:
+    """Return the directory of a local folder if it is empty or missing, as the place of a share that is not mounted.
+
+    Return None for a URI, and if the directory contains anything.
+    """
+    if not is_local(folder):
+        return None
+    root = os.path.dirname(place(folder).path)
+    with contextlib.suppress(FileNotFoundError):
+        if os.listdir(root):
+            return None
+    return root
+
+
 def is_relative(uri: str) -> bool:
     """Return whether this path depends on the working directory of the process."""
     return "://" not in uri and not uri.startswith(("/", "~", "$"))

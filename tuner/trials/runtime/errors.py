@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from tuner.domain.segments import IN_SAVE, NO_SPACE
+from tuner.domain.segments import IN_SAVE, NO_SPACE, NOT_MOUNTED, UNWRITABLE
 from tuner.errors import (
     WHAT_TO_DO,
     CheckpointLost,
@@ -50,12 +50,15 @@ PROBABLY_FULL = "the file could not be written as a whole: its disk is probably 
 def describe(error: BaseException, log_tail: str) -> RankError:
     if isinstance(error, ScriptFailed):
         return _of_script(error, log_tail)
+    cause, notes = _cause(error), _notes(error)
+    if cause in ("disk_full", "storage"):  # the docs about this cause say more than those about the error's class
+        notes = [note for note in notes if not note.startswith(WHAT_TO_DO)]
     return RankError(
         type=type(error).__name__,
-        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *_notes(error))))),
+        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *notes)))),
         traceback=_COLOUR.sub("", _readable(error)),
         log_tail=log_tail,
-        cause=_cause(error),
+        cause=cause,
         communication=any(
             isinstance(e, PeerLost) or rendezvous.is_echo(e) for e in (error, error.__cause__) if e is not None
         ),
@@ -71,7 +74,8 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
     lines = [line for line in error.said.split("\n") if not _RANK.sub("", line).startswith(left_out)]
     last = lines[-1].strip() if lines else ""
     message = _explained(f"{error.what}: {last}" if last else error.what)
-    cause = "disk_full" if _FULL.search(last) or _led_to_end(_RANK.sub("", error.said)) else error.cause
+    is_full = _FULL.search(last) or _led_to_end(_RANK.sub("", error.said))
+    cause = "disk_full" if is_full else "storage" if UNWRITABLE in last else error.cause
     return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
 
 
@@ -98,7 +102,7 @@ def not_saved(error: Exception) -> RankError:
     """Describe an error that kept a checkpoint from being saved or from being reported to the driver."""
     described = describe(error, "")
     root = error.__cause__ or error
-    known = isinstance(root, ReportsLost | DriverSilent) or _is_full_disk(root)
+    known = isinstance(root, ReportsLost | DriverSilent) or _is_full_disk(root) or _is_of_storage(root)
     return replace(described, cause=_cause(root) if known else "checkpoint")
 
 
@@ -113,6 +117,8 @@ def _cause(error: BaseException) -> str:
         return "checkpoint_unreachable"
     if _is_full_disk(error):
         return "disk_full"
+    if _is_of_storage(error):
+        return "storage"
     return "spec" if isinstance(error, EntrypointError) else "exception"
 
 
@@ -126,6 +132,11 @@ def _is_full_disk(error: BaseException) -> bool:
         or _FULL.search("\n".join((text_of(e), *_notes(e))))
         for e in _with_causes(error)
     )
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Return whether an error, or what caused it, says that the storage of the checkpoints cannot be written, or is not there."""
+    return any(words in text_of(e) for e in _with_causes(error) for words in (UNWRITABLE, NOT_MOUNTED))
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

@@ -23,10 +23,11 @@ from typing import Any
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
-from tuner.domain.segments import Report, Verdict
-from tuner.errors import text_of
+from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
+from tuner.errors import CheckpointLost, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
+from tuner.trials.checkpoints.storage import nothing_around
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages import peer_lines
@@ -403,7 +404,13 @@ class Rank:
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
         if checkpoint is not None and assignment.local_rank == 0:
-            checkpoint.verify()
+            try:
+                checkpoint.verify()
+            except CheckpointLost as lost:
+                if (root := nothing_around(launch.storage)) is None:
+                    raise
+                deleted = f"If you have deleted the checkpoints, create the folder {launch.storage}"
+                raise OSError(f"there is nothing in {root}: {NOT_MOUNTED} {deleted}") from lost
             if checkpoint.is_elsewhere:
                 # Fetch the files before user code runs: if their node is lost, that is not the user code's fault.
                 borrowed = contextlib.ExitStack()

@@ -6,7 +6,8 @@ import pytest
 
 from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
-from tuner.domain.segments import IN_SAVE, Failure
+from tuner.domain.events import SegmentEnded, UploadFailed
+from tuner.domain.segments import IN_SAVE, UNWRITABLE, CheckpointInfo, Failure
 
 FULL = Failure(
     kind="user",
@@ -114,6 +115,49 @@ def test_a_full_disk_pauses_the_experiment_instead_of_failing_its_trials() -> No
     assert bench.core.experiment.summary()["reason"] == ""
     assert sorted(launches(out)) == [(0, 2), (1, 2)]
     assert [trial.segments[-1].start_iteration for trial in bench.core.trials] == [1, 1]
+
+
+REFUSED = Failure(kind="user", cause="storage", message="OSError: Read-only file system", rank=0)
+
+
+def test_a_storage_that_cannot_be_written_pauses_the_experiment_instead_of_failing_its_trials() -> None:
+    """When the credentials of a bucket expired, all other trials failed, and the search was called completed."""
+    bench = Bench(max_t=4, num_samples=9)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number, checkpoint=True)
+    out = bench.ended(0, "failed", REFUSED)
+    assert (bench.core.experiment.state, bench.states) == ("pausing", ["pending", "running"])
+    assert (launches(out), interrupts(out)) == ([], [1])
+    [said] = warnings_of(bench)
+    assert said == (
+        "the experiment is paused, because the storage of the checkpoints cannot be used: trial 0, rank 0: OSError: "
+        "Read-only file system; repair it, then resume the experiment"
+    )
+    assert bench.core.trials[0].reason.startswith("starts again from iteration 1 once the storage can be used")
+    bench.reported(1)
+    assert bench.verdict(1) == "pause"
+    assert bench.core.trials[1].reason == "paused because the storage of the checkpoints cannot be used at iteration 2"
+    bench.ended(1, "left")
+    assert bench.core.experiment.state == "paused"
+    assert bench.successor().states == bench.states
+    assert sorted(launches(bench.command("resume"))) == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("reason", ["the process was killed", f"AccessDenied; {UNWRITABLE} s3://b"])
+def test_an_upload_that_the_storage_refuses_after_its_segment_pauses_the_experiment(reason: str) -> None:
+    """The trials went on, and each lost the checkpoint from which it was to continue."""
+    bench = Bench(max_t=4, limits={"max_concurrent_trials": 1})
+    late = CheckpointInfo(id="ckp_late", uri="s3://b/late", step=1, ready=False)
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause", 0)
+    bench.reported(0)
+    bench.feed(SegmentEnded(time=bench.tick(), trial=0, segment=1, outcome="left", uploading=(late,)))
+    bench.feed(UploadFailed(time=bench.tick(), trial=0, segment=1, checkpoint=late, reason=reason))
+    refused = UNWRITABLE in reason
+    assert (str(bench.core.experiment.state) in ("pausing", "paused")) is refused
+    assert len(warnings_of(bench)) == 1 + refused, "the first one says that the checkpoint is lost"
 
 
 def test_a_trial_that_may_be_retried_is_retried_at_once_while_a_disk_is_full() -> None:

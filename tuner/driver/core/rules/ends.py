@@ -14,13 +14,15 @@ from tuner.driver.core.rules.words import paused, where_from
 from tuner.driver.core.state.state import State
 from tuner.plurals import counted
 
+_UNTIL = {"disk_full": "once there is room", "storage": "once the storage can be used"}
+
 
 def after_end(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     """Decide about the trial whose segment has ended, and record what users should know of the end."""
     return [
         *_warning(experiment, event),
         *_unsaved(experiment, event),
-        *_full_disk(experiment, event),
+        *unsavable(experiment, event.trial),
         *_about_trial(experiment, event),
     ]
 
@@ -49,12 +51,12 @@ def _unsaved(experiment: State, event: e.SegmentEnded) -> list[Decision]:
     return [d.Note(reason=why, trial=trial.number, warning=experiment.unsaved_ends == 1)]
 
 
-def _full_disk(experiment: State, event: e.SegmentEnded) -> list[Decision]:
-    """Warn that the experiment is being paused because a disk is full, and say how to continue it."""
-    full = experiment.full_disk
-    if full is None or full.seq != experiment.seq:
+def unsavable(experiment: State, trial: int) -> list[Decision]:
+    """Warn that the present event has paused the experiment, because checkpoints cannot be saved. Say how to continue it."""
+    found = experiment.unsavable
+    if found is None or found.seq != experiment.seq:
         return []
-    return [d.Note(reason=f"the experiment is {full.reason}", trial=event.trial, warning=True)]
+    return [d.Note(reason=f"the experiment is {found.reason}", trial=trial, warning=True)]
 
 
 def _about_trial(experiment: State, event: e.SegmentEnded) -> list[Decision]:
@@ -94,11 +96,9 @@ def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]
         return all_fail(experiment, trial, failure, "every trial asks for the same workers")
     if (retry := _retry(experiment, trial, failure)) is not None:
         return [retry]
-    if failure.cause == "disk_full" and experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
-        what = failure.headline(trial.number)
-        return [
-            d.Retry(trial=trial.number, reason=f"starts again {where_from(trial)} once there is room, after {what}")
-        ]
+    if failure.cause in _UNTIL and experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
+        until, what = _UNTIL[failure.cause], failure.headline(trial.number)
+        return [d.Retry(trial=trial.number, reason=f"starts again {where_from(trial)} {until}, after {what}")]
     alike = all_failed_alike(experiment.trials, trial.number, failure)
     if alike is not None:
         return all_fail(experiment, trial, failure, alike)

@@ -20,4 +20,4 @@ def where_from(trial: Trial) -> str:
 
 def paused(experiment: State) -> str:
     """Return the first words of the reason for which a trial is paused while the whole experiment is being paused."""
-    return "paused because a disk is full" if experiment.full_disk else "paused by a user"
+    return f"paused because {experiment.unsavable.why}" if experiment.unsavable else "paused by a user"

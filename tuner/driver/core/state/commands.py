@@ -33,7 +33,7 @@ def apply(state: State, event: e.Commanded) -> None:
         case "resume":
             if state.state in (_X.PAUSED, _X.PAUSING):
                 state.state = change_experiment(state.state, _X.RUNNING)
-                state.full_disk = None
+                state.unsavable = None
                 for trial in state.trials:
                     if trial.segments:
                         trial.segments[-1].commanded = None
@@ -104,7 +104,7 @@ def _continue(state: State, for_trials: bool) -> None:
         return
     goes_on = state.finishing is None and not state.state.ended
     if state.state.ended:
-        state.state, state.full_disk = change_experiment(state.state, _X.RUNNING), None
+        state.state, state.unsavable = change_experiment(state.state, _X.RUNNING), None
     state.finishing, state.failing, state.fatal, state.error = None, False, None, None
     state.exhausted, state.capped = False, False
     if not (for_trials and goes_on):

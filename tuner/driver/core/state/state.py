@@ -16,7 +16,7 @@ from tuner.domain import events as e
 from tuner.domain.decisions import Decision
 from tuner.domain.events import Event
 from tuner.domain.experiment import Spec
-from tuner.domain.segments import CheckpointInfo, Failure, SegmentRef
+from tuner.domain.segments import UNWRITABLE, CheckpointInfo, Failure, SegmentRef
 from tuner.domain.states import ExperimentState, SegmentState, TrialState, change_experiment
 from tuner.domain.steady import SteadyTime
 from tuner.domain.trial import Population, Segment, Trial
@@ -54,11 +54,24 @@ _NOTHING: dict[Any, Any] = {}
 """Trials that have ended share this empty dict, to save memory. Nobody changes it, since they make no more reports."""
 
 
-class FullDisk(NamedTuple):
-    """The event_seq of the failure for which an experiment is paused, because a disk is full, and the reason in words."""
+class Unsavable(NamedTuple):
+    """The failure for which an experiment is paused, because no trial can save checkpoints.
+
+    seq: the event_seq of the failure.
+    why: why checkpoints cannot be saved, such as "a disk is full".
+    reason: the reason of the pause, in words.
+    """
 
     seq: int
+    why: str
     reason: str
+
+
+_REMEDIES = {
+    "disk_full": ("a disk is full", "make room"),
+    "storage": ("the storage of the checkpoints cannot be used", "repair it"),
+}
+"""The causes of failures that pause the experiment: why checkpoints cannot be saved, and what the user has to do."""
 
 
 class State:
@@ -110,7 +123,7 @@ class State:
         self.unseen = self.used_by_stop | constrained
         self.missed: tuple[str, ...] = ()  # the metrics of `unseen` that notes have named, in the order of the notes
         self.warned_ends = 0  # how many segments ended with a warning
-        self.full_disk: FullDisk | None = None  # why the experiment was paused last, if it was because of a full disk
+        self.unsavable: Unsavable | None = None  # why the experiment was paused last, if checkpoints could not be saved
         self.started_over = 0  # how often a paused trial was resumed that had trained and had no checkpoint
         self.unsaved_ends = 0  # how many segments of ended trials ended because a checkpoint could not be saved
         self.room: int | None = None  # how many trials there is room for at once; used if the spec sets no limit
@@ -180,7 +193,7 @@ class State:
         return {
             "best": best,
             "counts": counts,
-            "reason": self.finishing or (self.full_disk.reason if self.full_disk else ""),
+            "reason": self.finishing or (self.unsavable.reason if self.unsavable else ""),
             "error": self.error,
             **hours,
             **spent,
@@ -297,6 +310,8 @@ class State:
             case e.UploadFailed():
                 trial = self.touch(event.trial)
                 self.checkpoints.upload_failed(event.checkpoint.id)
+                if UNWRITABLE in event.reason:
+                    self._pause_until_it_saves("storage", f"trial {event.trial}: {event.reason}")
                 self._forget_values(trial)
             case e.Commanded():
                 commands.apply(self, event)
@@ -399,8 +414,8 @@ class State:
         self.usage.end(trial.number, self.steady.at(event.time))
         if event.failure is not None and event.failure.cause in ("checkpoint_lost", "disk_lost"):
             self._lose(segment, event.failure.cause == "disk_lost")
-        elif event.failure is not None and event.failure.cause == "disk_full" and not retried:
-            self._pause_until_there_is_room(event.failure.headline(event.trial))
+        elif event.failure is not None and event.failure.cause in _REMEDIES and not retried:
+            self._pause_until_it_saves(event.failure.cause, event.failure.headline(event.trial))
         self._forget_values(trial)
         return facts
 
@@ -411,11 +426,15 @@ class State:
             return trial.system_failures < limits.max_system_failures
         return trial.failures < limits.max_failures
 
-    def _pause_until_there_is_room(self, what: str) -> None:
-        """Begin to pause the experiment because a disk is full. One trial after the other would fail, or lose its checkpoint."""
+    def _pause_until_it_saves(self, cause: str, what: str) -> None:
+        """Begin to pause the experiment because checkpoints cannot be saved.
+
+        Otherwise one trial after the other would fail, or lose its checkpoint.
+        """
         if self.state is _X.RUNNING and self.finishing is None and (self.startable or not self.all_ended):
-            why = f"paused, because a disk is full: {what}; make room, then resume the experiment"
-            self.full_disk = FullDisk(self.seq, why)
+            why, remedy = _REMEDIES[cause]
+            reason = f"paused, because {why}: {what}; {remedy}, then resume the experiment"
+            self.unsavable = Unsavable(self.seq, why, reason)
             commands.pause_all(self)
 
     def _forget_values(self, trial: Trial) -> None:
