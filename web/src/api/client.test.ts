@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { STEP } from "../curves/across";
 import { api, ApiError, LOST_MS } from "./client";
 
 /** Never answers, as a service that hangs. */
@@ -47,4 +48,19 @@ it("gives up a request that index.html has sent early, too, which cannot be abor
   expect(window.early.size).toBe(0);
   await vi.advanceTimersByTimeAsync(LOST_MS);
   expect(await Promise.race([failed, Promise.resolve("still waiting")])).toBeInstanceOf(ApiError);
+});
+
+it.each([
+  ["an experiment", () => api.experiment("exp_1")],
+  ["an experiment with all digits", () => api.exactExperiment("exp_1")],
+  ["trials", () => api.sample("exp_1", 10)],
+  ["curves", () => api.curves("exp_1", { metric: "loss", across: STEP })],
+  ["decisions", () => api.decisions("exp_1", {})],
+])("takes an answer about %s that was cut short, or that another server gave, for none", async (_, ask) => {
+  for (const text of ['{"id": "exp_', "<!doctype html><p>Sign in to the network</p>", "\u0001"]) {
+    vi.stubGlobal("fetch", () => Promise.resolve(new Response(text)));
+    const error = await ask().catch((failed: unknown) => failed);
+    expect(error).toBeInstanceOf(ApiError);
+    expect((error as ApiError).unreachable).toBe(true);
+  }
 });

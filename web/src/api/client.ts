@@ -92,7 +92,19 @@ async function exact<T>(
   call: Promise<{ data?: string; error?: unknown; response: Response }>,
   signal?: AbortSignal,
 ): Promise<T> {
-  return parsed(await answered(call, signal)) as T;
+  return decoded(parsed, await answered(call, signal)) as T;
+}
+
+/**
+ * Decode an answer. Something that cannot be decoded was cut short on the way, or comes from a proxy instead of the service, so it
+ * counts as no answer, and the page asks again.
+ */
+function decoded<From, To>(decode: (data: From) => To, data: From): To {
+  try {
+    return decode(data);
+  } catch {
+    throw new ApiError(0, NO_ANSWER);
+  }
 }
 
 /** Wait for a response without content. */
@@ -270,12 +282,18 @@ export const api = {
   /** The experiment with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactExperiment: async (id: string, signal?: AbortSignal): Promise<Experiment> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}", asked), signal)) as Experiment;
+    return decoded(
+      exactly,
+      await answered(http.GET("/api/v1/experiments/{experiment_id}", asked), signal),
+    ) as Experiment;
   },
   /** The spec in the form in which it can be posted again, and what that form cannot contain. */
   spec: async (id: string, signal?: AbortSignal): Promise<SpecCopy> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal)) as SpecCopy;
+    return decoded(
+      exactly,
+      await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal),
+    ) as SpecCopy;
   },
   trials: (id: string, query: TrialQuery, signal?: AbortSignal): Promise<TrialPage> => {
     const asked = { params: { path: { experiment_id: id }, query }, ...AS_TEXT, ...aborting(signal) };
@@ -289,7 +307,7 @@ export const api = {
     const query = { points: POINTS, limit: SAMPLE, metric, ...asQuery(across), ...part };
     const params = { path: { experiment_id: id }, query };
     const asked = { params, headers: { Accept: COLUMNS }, parseAs: "arrayBuffer" as const, ...aborting(signal) };
-    return fromColumns(await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
+    return decoded(fromColumns, await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
     all((token) => {
@@ -400,7 +418,7 @@ export const api = {
   /** The trial with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactTrial: async (id: string, signal?: AbortSignal): Promise<TrialWithSegments> => {
     const asked = { params: { path: { trial_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
+    return decoded(exactly, await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
   },
   trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
     const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
