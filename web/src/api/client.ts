@@ -64,6 +64,8 @@ const http = createClient<paths>({
 });
 
 const NO_ANSWER = "The service is not responding.";
+const MAYBE_DONE =
+  "The service has not responded, but may have received the request. Look for its effect before you send it again.";
 
 /** Return the data of a response, or throw an ApiError. */
 async function answered<T>(
@@ -104,6 +106,20 @@ function decoded<From, To>(decode: (data: From) => To, data: From): To {
     return decode(data);
   } catch {
     throw new ApiError(0, NO_ANSWER);
+  }
+}
+
+/**
+ * Wait for the response to a request that does more if it is sent once more, such as one for ten further trials. Without an answer,
+ * nobody knows if it was carried out.
+ */
+async function once<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  try {
+    return await answered(call);
+  } catch (error) {
+    if (error instanceof ApiError && error.unreachable && error.problem === null)
+      throw new ApiError(error.status, MAYBE_DONE);
+    throw error;
   }
 }
 
@@ -377,11 +393,11 @@ export const api = {
   create: (spec: object, key: string) =>
     answered(http.POST("/api/v1/experiments", { params: { header: { "idempotency-key": key } }, body: spec as never })),
   tokens: (signal?: AbortSignal) => answered(http.GET("/api/v1/tokens", { ...aborting(signal) }), signal),
-  createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
+  createToken: (body: NewToken) => once(http.POST("/api/v1/tokens", { body: body as never })),
   revokeToken: (id: string) =>
     answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
   webhooks: (signal?: AbortSignal) => answered(http.GET("/api/v1/webhooks", { ...aborting(signal) }), signal),
-  createWebhook: (body: NewWebhook) => answered(http.POST("/api/v1/webhooks", { body: body as never })),
+  createWebhook: (body: NewWebhook) => once(http.POST("/api/v1/webhooks", { body: body as never })),
   deleteWebhook: (id: string) =>
     done(http.DELETE("/api/v1/webhooks/{webhook_id}", { params: { path: { webhook_id: id } } })),
   deliveries: (id: string, signal?: AbortSignal) =>
@@ -480,7 +496,7 @@ export const api = {
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
   /** Let an experiment start more trials. One that has ended runs again. */
   continue: (id: string, more: number | null) =>
-    answered(
+    once(
       http.POST("/api/v1/experiments/{experiment_id}/continue", {
         params: { path: { experiment_id: id } },
         body: { num_samples: more } as never,
@@ -503,7 +519,7 @@ export const api = {
       }),
     ),
   enqueue: (id: string, configurations: readonly Record<string, unknown>[]) =>
-    answered(
+    once(
       http.POST("/api/v1/experiments/{experiment_id}/enqueue", {
         params: { path: { experiment_id: id } },
         body: { configurations } as never,
@@ -526,9 +542,9 @@ export const api = {
   /** The URL of a checkpoint's files in one archive. */
   checkpointUrl: (id: string) => `${ROOT}api/v1/checkpoints/${encodeURIComponent(id)}/download`,
   actOnTrial: (id: string, action: TrialAction) =>
-    answered(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
+    once(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
   forkTrial: (id: string, body: TrialFork) =>
-    answered(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
+    once(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
   signOut: () => done(http.DELETE("/api/v1/session")),
