@@ -173,3 +173,20 @@ it("asks every few seconds, and no more often, for a page that was opened while 
   expect(asked.mock.calls.length).toBeLessThan(8);
   expect(screen.getByText("the answer")).toBeTruthy();
 });
+
+it("says that the page is out of date while the service refuses to give what is shown", async () => {
+  const { client } = showOne(
+    (nth) =>
+      nth <= 3 ? Promise.reject(new ApiError(500, "database disk image is malformed")) : Promise.resolve("the answer"),
+    "what was there before",
+  );
+  await act(() => vi.advanceTimersByTimeAsync(3500));
+  expect(screen.getByText("what was there before")).toBeTruthy();
+  expect(screen.getByRole("alert").textContent).toBe(
+    "This page may be out of date. The service no longer gives it what it shows: database disk image is malformed",
+  );
+  await act(() => client.refetchQueries({ queryKey: ["read"] }));
+  await act(() => vi.advanceTimersByTimeAsync(100));
+  expect(screen.getByText("the answer")).toBeTruthy();
+  expect(screen.queryByRole("alert")).toBeNull();
+});

@@ -134,7 +134,17 @@ function DownBanner() {
     }
     wasDown.current = down;
   }, [client, cache, down]);
-  if (!down) return null;
+  const refused = useSyncExternalStore(
+    (changed) => cache.subscribe(changed),
+    () => cache.getAll().map(refusal).find(Boolean),
+  );
+  if (!down && refused === undefined) return null;
+  if (!down)
+    return (
+      <div role="alert" className={classes.down}>
+        <b>This page may be out of date.</b> The service no longer gives it what it shows: {refused}
+      </div>
+    );
   return (
     <div role="alert" className={classes.down}>
       <Group justify="space-between" gap="sm">
@@ -166,6 +176,14 @@ function hasNoAnswer(query: Query): boolean {
   if (counts && isDown(cause)) unanswered.add(query);
   else if (!counts || !asks) unanswered.delete(query);
   return unanswered.has(query);
+}
+
+/** Return why the service no longer gives what a query shows, such as after an error of its database; undefined if it does. */
+function refusal(query: Query): string | undefined {
+  const { data, error } = query.state;
+  if (data === undefined || !(error instanceof ApiError) || error.unreachable) return undefined;
+  if (!query.isActive() || query.meta?.["needsDriver"] === true) return undefined;
+  return error.status === 403 || error.status === 429 || error.status >= 500 ? error.message : undefined;
 }
 
 function isDown(error: unknown): boolean {

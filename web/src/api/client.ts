@@ -64,6 +64,8 @@ const http = createClient<paths>({
 });
 
 const NO_ANSWER = "The service is not responding.";
+const MAYBE_DONE =
+  "The service has not responded, but may have received the request. Look for its effect before you send it again.";
 
 /** Return the data of a response, or throw an ApiError. */
 async function answered<T>(
@@ -92,7 +94,33 @@ async function exact<T>(
   call: Promise<{ data?: string; error?: unknown; response: Response }>,
   signal?: AbortSignal,
 ): Promise<T> {
-  return parsed(await answered(call, signal)) as T;
+  return decoded(parsed, await answered(call, signal)) as T;
+}
+
+/**
+ * Decode an answer. Something that cannot be decoded was cut short on the way, or comes from a proxy instead of the service, so it
+ * counts as no answer, and the page asks again.
+ */
+function decoded<From, To>(decode: (data: From) => To, data: From): To {
+  try {
+    return decode(data);
+  } catch {
+    throw new ApiError(0, NO_ANSWER);
+  }
+}
+
+/**
+ * Wait for the response to a request that does more if it is sent once more, such as one for ten further trials. Without an answer,
+ * nobody knows if it was carried out.
+ */
+async function once<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  try {
+    return await answered(call);
+  } catch (error) {
+    if (error instanceof ApiError && error.unreachable && error.problem === null)
+      throw new ApiError(error.status, MAYBE_DONE);
+    throw error;
+  }
 }
 
 /** Wait for a response without content. */
@@ -270,12 +298,18 @@ export const api = {
   /** The experiment with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactExperiment: async (id: string, signal?: AbortSignal): Promise<Experiment> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}", asked), signal)) as Experiment;
+    return decoded(
+      exactly,
+      await answered(http.GET("/api/v1/experiments/{experiment_id}", asked), signal),
+    ) as Experiment;
   },
   /** The spec in the form in which it can be posted again, and what that form cannot contain. */
   spec: async (id: string, signal?: AbortSignal): Promise<SpecCopy> => {
     const asked = { params: { path: { experiment_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal)) as SpecCopy;
+    return decoded(
+      exactly,
+      await answered(http.GET("/api/v1/experiments/{experiment_id}/spec", asked), signal),
+    ) as SpecCopy;
   },
   trials: (id: string, query: TrialQuery, signal?: AbortSignal): Promise<TrialPage> => {
     const asked = { params: { path: { experiment_id: id }, query }, ...AS_TEXT, ...aborting(signal) };
@@ -289,7 +323,7 @@ export const api = {
     const query = { points: POINTS, limit: SAMPLE, metric, ...asQuery(across), ...part };
     const params = { path: { experiment_id: id }, query };
     const asked = { params, headers: { Accept: COLUMNS }, parseAs: "arrayBuffer" as const, ...aborting(signal) };
-    return fromColumns(await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
+    return decoded(fromColumns, await answered(http.GET("/api/v1/experiments/{experiment_id}/curves", asked), signal));
   },
   segments: (id: string, signal?: AbortSignal): Promise<SegmentItem[]> =>
     all((token) => {
@@ -359,11 +393,11 @@ export const api = {
   create: (spec: object, key: string) =>
     answered(http.POST("/api/v1/experiments", { params: { header: { "idempotency-key": key } }, body: spec as never })),
   tokens: (signal?: AbortSignal) => answered(http.GET("/api/v1/tokens", { ...aborting(signal) }), signal),
-  createToken: (body: NewToken) => answered(http.POST("/api/v1/tokens", { body: body as never })),
+  createToken: (body: NewToken) => once(http.POST("/api/v1/tokens", { body: body as never })),
   revokeToken: (id: string) =>
     answered(http.POST("/api/v1/tokens/{token_id}/revoke", { params: { path: { token_id: id } } })),
   webhooks: (signal?: AbortSignal) => answered(http.GET("/api/v1/webhooks", { ...aborting(signal) }), signal),
-  createWebhook: (body: NewWebhook) => answered(http.POST("/api/v1/webhooks", { body: body as never })),
+  createWebhook: (body: NewWebhook) => once(http.POST("/api/v1/webhooks", { body: body as never })),
   deleteWebhook: (id: string) =>
     done(http.DELETE("/api/v1/webhooks/{webhook_id}", { params: { path: { webhook_id: id } } })),
   deliveries: (id: string, signal?: AbortSignal) =>
@@ -400,7 +434,7 @@ export const api = {
   /** The trial with all digits of whole numbers above 2^53, which are then a BigInt. */
   exactTrial: async (id: string, signal?: AbortSignal): Promise<TrialWithSegments> => {
     const asked = { params: { path: { trial_id: id } }, parseAs: "text" as const, ...aborting(signal) };
-    return exactly(await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
+    return decoded(exactly, await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
   },
   trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
     const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
@@ -462,7 +496,7 @@ export const api = {
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
   /** Let an experiment start more trials. One that has ended runs again. */
   continue: (id: string, more: number | null) =>
-    answered(
+    once(
       http.POST("/api/v1/experiments/{experiment_id}/continue", {
         params: { path: { experiment_id: id } },
         body: { num_samples: more } as never,
@@ -485,7 +519,7 @@ export const api = {
       }),
     ),
   enqueue: (id: string, configurations: readonly Record<string, unknown>[]) =>
-    answered(
+    once(
       http.POST("/api/v1/experiments/{experiment_id}/enqueue", {
         params: { path: { experiment_id: id } },
         body: { configurations } as never,
@@ -508,9 +542,9 @@ export const api = {
   /** The URL of a checkpoint's files in one archive. */
   checkpointUrl: (id: string) => `${ROOT}api/v1/checkpoints/${encodeURIComponent(id)}/download`,
   actOnTrial: (id: string, action: TrialAction) =>
-    answered(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
+    once(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
   forkTrial: (id: string, body: TrialFork) =>
-    answered(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
+    once(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
   signOut: () => done(http.DELETE("/api/v1/session")),

@@ -145,6 +145,40 @@ describe("the stream", () => {
     expect(states.at(-1)).toBe("live");
   });
 
+  it("connects again if the request for the stream gets no answer although the service has changes", () => {
+    newest().open();
+    newest().readyState = 0; // the browser reconnects, over a connection that was cut on the way
+    newest().onerror?.();
+    stream.expect(9);
+    vi.advanceTimersByTime(10_000);
+    stream.expect(9);
+    expect(Source.made).toHaveLength(2);
+    expect(newest().url).toBe("/changes?after=7");
+    newest().open();
+    newest().send({ since: 7, seq: 9 });
+    vi.advanceTimersByTime(100);
+    expect(batches).toEqual([[9]]);
+    expect(resets).toBe(0);
+  });
+
+  it("lets everything be read again if a new connection brings no changes either", () => {
+    const poll = (seq: number) => {
+      newest().open();
+      stream.expect(seq);
+      vi.advanceTimersByTime(10_000);
+    };
+    for (const seq of [9, 12]) poll(seq);
+    expect([Source.made.length, resets]).toEqual([2, 0]);
+    for (const seq of [15, 15]) poll(seq);
+    expect([Source.made.length, resets]).toEqual([3, 1]);
+    expect(newest().url).toBe("/changes?after=15");
+    for (const seq of [17, 17]) poll(seq);
+    expect(resets).toBe(2);
+    newest().send({ since: 17, seq: 18 });
+    for (const seq of [20, 20]) poll(seq);
+    expect(resets).toBe(2);
+  });
+
   it("closes the connection while the tab is hidden, and then continues after the last change", () => {
     newest().open();
     newest().send({ seq: 20 });

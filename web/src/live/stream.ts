@@ -35,6 +35,8 @@ export class Stream {
   private after: number;
   /** When it was first noticed that changes are missing, and the last change that had come by then. */
   private missing: { at: number; after: number } | null = null;
+  /** True if nothing has come since the connection was given up. */
+  private silent = false;
 
   constructor(url: (after: number) => string, after: number, handlers: StreamHandlers) {
     this.url = url;
@@ -53,12 +55,24 @@ export class Stream {
 
   /**
    * Say that the log reaches up to `seq`. A connection that is cut on the way, as by a VPN, stays open for the browser, which
-   * only waits. So if no change has come for a while although there are some, connect again.
+   * only waits, even for the answer to a new request. So if no change has come for a while although there are some, connect again.
+   * If that does not help, as behind a proxy that holds the stream back, let everything be read again.
    */
   expect(seq: number): void {
-    if (seq <= this.after || this.source?.readyState !== EventSource.OPEN) this.missing = null;
+    if (seq <= this.after || this.source === null) this.missing = null;
     else if (this.missing?.after !== this.after) this.missing = { at: performance.now(), after: this.after };
-    else if (performance.now() - this.missing.at >= SILENT_MS) this.open();
+    else if (performance.now() - this.missing.at >= SILENT_MS) {
+      if (this.silent) this.reset(seq);
+      this.silent = true;
+      this.open();
+    }
+  }
+
+  /** Let everything be read again, at least up to `seq`. */
+  private reset(seq: number): void {
+    this.after = Math.max(this.after, seq);
+    this.batch = [];
+    this.handlers.onReset();
   }
 
   private open(): void {
@@ -95,14 +109,11 @@ export class Stream {
 
   private readonly onMessage = (message: MessageEvent<string>): void => {
     const changes = parsed(message.data) as Changes;
+    this.silent = false;
     // Some changes before these were lost, so everything has to be read again.
     const gap = changes.since > this.after;
+    if (changes.reset || gap) return this.reset(changes.seq);
     this.after = Math.max(this.after, changes.seq);
-    if (changes.reset || gap) {
-      this.batch = [];
-      this.handlers.onReset();
-      return;
-    }
     this.batch.push(changes);
     this.batchTimer ??= setTimeout(this.flush, Math.max(0, this.flushedAt + BATCH_MS - performance.now()));
   };

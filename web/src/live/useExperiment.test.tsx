@@ -76,6 +76,26 @@ describe("an open experiment", () => {
     expect(state()).toBe("paused");
   });
 
+  it("does not go back to an earlier state if an answer comes later than a change that is newer", async () => {
+    const { client, read, state, wait } = await opened();
+    let answer = (_: Experiment) => {};
+    read.mockReturnValue(new Promise((resolve) => (answer = resolve)));
+    const asked = client.refetchQueries({ queryKey: keys.experiment("exp_1"), exact: true });
+    void act(() => send({ seq: 11, experiment: row("paused", 11) }));
+    await wait(150);
+    expect(state()).toBe("paused");
+    answer(row("running", 10));
+    await act(() => asked);
+    expect(state()).toBe("paused");
+  });
+
+  it("goes back to the state in a backup that was restored", async () => {
+    const { client, read, state } = await opened("paused", 30);
+    read.mockResolvedValue(row("running", 10));
+    await act(() => client.refetchQueries({ queryKey: keys.experiment("exp_1"), exact: true }));
+    expect(state()).toBe("running");
+  });
+
   it("does not go back to an earlier state after it has ended", async () => {
     const { read, state, answer, wait } = await opened();
     void act(() => send({ seq: 11, experiment: row("running", 11) }));

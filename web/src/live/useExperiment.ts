@@ -151,7 +151,10 @@ export function useExperiment(id: string): LiveExperiment {
 
   const experiment = useQuery({
     queryKey: keys.experiment(id),
-    queryFn: ({ signal }) => api.experiment(id, signal),
+    queryFn: ({ signal }) =>
+      recent.update(api.experiment(id, signal), (answer, changes) =>
+        changes.experiment ? withExperiment(answer, changes.experiment) : answer,
+      ),
     // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
     // without a stream. An experiment that has ended has none, and it may run again if somebody continues it.
     refetchInterval: ({ state: { data, error } }) =>

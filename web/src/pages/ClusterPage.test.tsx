@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, render, screen, within } from "@testing-library/react";
+import { act, cleanup, render, screen, within } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -51,11 +51,11 @@ const CLUSTER: Cluster = {
   experiments: [{ experiment_id: "exp_1", priority: 5, weight: 1, share: 0.75, groups: 1, waiting: 1 }],
 };
 
-const show = () =>
+const show = (client = new QueryClient()) =>
   render(
     <MantineProvider>
       <MemoryRouter>
-        <QueryClientProvider client={new QueryClient()}>
+        <QueryClientProvider client={client}>
           <ClusterPage />
         </QueryClientProvider>
       </MemoryRouter>
@@ -95,6 +95,23 @@ describe("the page of the cluster", () => {
     );
     expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
     expect(rows("Shares")).toEqual(["digits5175 %11"]);
+  });
+
+  it("says that it is out of date once the driver has stopped", async () => {
+    const asked = vi.spyOn(api, "cluster").mockResolvedValue(CLUSTER);
+    vi.spyOn(api, "experiments").mockResolvedValue({ items: [] } as never);
+    const client = new QueryClient();
+    show(client);
+    await screen.findByRole("region", { name: "Nodes" });
+    expect(screen.queryByRole("alert")).toBeNull();
+    asked.mockRejectedValue(new ApiError(503, "no driver host answers"));
+    await act(() => client.refetchQueries({ queryKey: ["cluster"] }));
+    expect((await screen.findByRole("alert")).textContent).toBe(
+      "No driver answers at the moment. What is shown here was read just now. The service says: no driver host answers.",
+    );
+    asked.mockResolvedValue(CLUSTER);
+    await act(() => client.refetchQueries({ queryKey: ["cluster"] }));
+    await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
   });
 
   it("lists the experiments that scripts drive, since the driver does not know their trials", async () => {

@@ -77,6 +77,17 @@ export default function ClusterPage() {
           </p>
         </Panel>
       )}
+      {silent && found && (
+        <div role="alert">
+          <Panel>
+            <p className={classes.words}>
+              No driver answers at the moment. What is shown here was read{" "}
+              {ago(new Date(query.dataUpdatedAt).toISOString(), now)}. The service says:{" "}
+              <Sentence text={query.error?.message ?? ""} />.
+            </p>
+          </Panel>
+        </div>
+      )}
       {query.isError && !silent && !found && (
         <ProblemBox error={query.error} what="cluster" retry={() => void query.refetch()} />
       )}

@@ -88,6 +88,36 @@ describe("the actions of an experiment", () => {
     await waitFor(() => expect(document.activeElement).toBe(screen.getByRole("button", { name: "Resume" })));
   });
 
+  it("keep what is newer than a late answer, and the question that was opened meanwhile", async () => {
+    const at = (state: string, last_event_seq: number, actions: string[]) =>
+      ({ ...EXPERIMENT, state, last_event_seq, revision: 0, actions }) as unknown as Experiment;
+    let answer = (_: Experiment) => {};
+    vi.spyOn(api, "act").mockReturnValue(new Promise((resolve) => (answer = resolve as never)));
+    const client = new QueryClient();
+    const shown = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
+    const page = (experiment: Experiment) => (
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <MemoryRouter>
+            <Actions experiment={experiment} />
+          </MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const { rerender } = render(page(at("running", 10, ["pause", "cancel"])));
+    fireEvent.click(screen.getByRole("button", { name: "Pause" }));
+    fireEvent.click((await screen.findByRole("dialog")).querySelector("[data-autofocus]")!);
+    const paused = at("paused", 12, ["resume", "cancel"]);
+    client.setQueryData(keys.experiment("exp_1"), paused); // the stream is faster
+    rerender(page(paused));
+    fireEvent.click(screen.getByRole("button", { name: "Keep it running", hidden: true }));
+    fireEvent.click(screen.getByRole("button", { name: "Cancel", hidden: true }));
+    expect(await screen.findByText(/Running trials end at their next report/)).toBeTruthy();
+    await act(() => Promise.resolve(answer(at("running", 10, ["pause", "cancel"]))));
+    expect(shown()).toBe("paused");
+    expect(screen.getByText(/Running trials end at their next report/)).toBeTruthy();
+  });
+
   it("do not include new trials while it is being cancelled", () => {
     show(<Actions experiment={{ ...EXPERIMENT, state: "cancelling", actions: ["kill", "edit"] }} />);
     expect(menu()).toEqual(["Edit", "Fork", "Clone", "Kill"]);

@@ -4,6 +4,7 @@ import { Suspense, useState } from "react";
 import { useNavigate } from "react-router";
 import { api, type Action } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/useExperiment";
 import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
@@ -34,9 +35,9 @@ export function Actions({ experiment }: { experiment: Experiment }) {
   const [said, setSaid] = useState<string | null>(null);
   const act = useMutation({
     mutationFn: (action: Action) => api.act(experiment.id, action),
-    onSuccess: (answer) => {
-      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
-      setAsked(null);
+    onSuccess: (answer, action) => {
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
+      setAsked((now) => (now === action ? null : now)); // a late answer closes no other question
     },
   });
   const close = () => {

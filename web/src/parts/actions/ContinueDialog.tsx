@@ -3,6 +3,7 @@ import { useState } from "react";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { plural } from "../../format";
+import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { NumberField } from "../common/NumberField";
@@ -17,7 +18,7 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
   const send = useMutation({
     mutationFn: () => api.continue(experiment.id, more === "" ? null : more),
     onSuccess: (answer) => {
-      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       onDone(more === "" ? "Continuation requested." : `Requested ${more} more ${more === 1 ? "trial" : "trials"}.`);
     },
   });

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { api, ApiError } from "../../api/client";
 import { LIMITS } from "../../api/limits";
 import type { Experiment } from "../../api/types";
+import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
 import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
@@ -32,7 +33,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const send = useMutation({
     mutationFn: () => api.change(experiment.id, patch),
     onSuccess: (answer) => {
-      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       void client.invalidateQueries({ queryKey: keys.experiments });
       onDone("Saved.");
     },

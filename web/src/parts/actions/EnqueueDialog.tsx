@@ -2,6 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError } from "../../api/client";
 import type { Experiment } from "../../api/types";
+import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { FormDialog, type DialogProps } from "./FormDialog";
@@ -28,7 +29,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const send = useMutation({
     mutationFn: (texts: Readonly<Record<string, string>>) => api.enqueue(experiment.id, [filled(fields, texts)]),
     onSuccess: (answer) => {
-      client.setQueryData<Experiment>(keys.experiment(experiment.id), answer);
+      client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       onDone("Requested one more trial.");
     },
   });

@@ -31,7 +31,7 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
   const act = useMutation({
     mutationFn: (action: TrialAction) => api.actOnTrial(trial.id, action),
     onSuccess: (_, action) => {
-      setAsked(null);
+      setAsked((now) => (now === action ? null : now)); // a late answer closes no other question
       setRequested(action);
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id), exact: true });

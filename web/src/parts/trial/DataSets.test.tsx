@@ -1,7 +1,9 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { act, render, screen } from "@testing-library/react";
+import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
+import { App } from "../../App";
 import { api, ApiError } from "../../api/client";
 import type { DataSet, TrialWithSegments } from "../../api/types";
 import { DataSets, throughput } from "./DataSets";
@@ -59,6 +61,28 @@ describe("the panel of data sets", () => {
     await pass(60_000);
     expect(asked, "the service has no ranks of a script's own run").toHaveBeenCalledTimes(4);
     expect(screen.getByText(/This one was started by a script/)).toBeTruthy();
+  });
+
+  it("takes a service without a driver for no service that is down", async () => {
+    vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
+    vi.spyOn(api, "live").mockRejectedValue(new ApiError(503, "no driver host answers at the moment"));
+    const client = new QueryClient();
+    const trial = { id: "trl_1", state: "running" } as TrialWithSegments;
+    render(
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <MemoryRouter>
+            <Routes>
+              <Route element={<App />}>
+                <Route path="*" element={<DataSets trial={trial} source="api" />} />
+              </Route>
+            </Routes>
+          </MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>,
+    );
+    await vi.waitFor(() => expect(client.getQueryState(["trial", "trl_1", "live"])!.status).toBe("error"));
+    expect(screen.queryByRole("alert")).toBeNull();
   });
 });
 

@@ -18,6 +18,8 @@ export function DataSets({ trial, source }: { trial: TrialWithSegments; source: 
     queryFn: ({ signal }) => api.live(trial.id, signal),
     enabled: running && !apart,
     retry: false, // it is asked again below
+    // Here, a 503 means that no driver is running, not that the service is down.
+    meta: { needsDriver: true },
     refetchInterval: ({ state }) => (state.data?.data_sets.length ? REFRESH_MS : LOOK_MS),
   });
   const sets = running ? (query.data?.data_sets ?? []) : [];
