@@ -82,7 +82,7 @@ def delete_experiment(
         time.sleep(LOOK_S)
         record = store.experiments.get(experiment)
     for folder in _folders(store, record, storage, home):
-        _remove_checkpoints(folder, experiment)
+        _remove_checkpoints(folder)
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
@@ -118,9 +118,16 @@ def _is_in_another_home(folder: str, home: Path) -> bool:
         return False
     try:
         other = Path(place(folder).path).parent.parent
+        os.stat(other / "tuner.db")
     except CheckpointError:  # the path has a variable that is set only on the nodes
         return False
-    return (other / "tuner.db").exists() and other.resolve() != home.resolve()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        return True  # the home of another user
+    except OSError as error:
+        raise _refusal(folder, error) from error
+    return other.resolve() != home.resolve()
 
 
 def _is_on_disk(uri: str) -> bool:
@@ -139,7 +146,10 @@ def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: P
     with contextlib.suppress(CheckpointError):  # a path has a variable that is set only on the nodes
         if any(os.path.lexists(place(one).path) for one in (*others, present) if is_local(one)):
             return
-        root = nothing_around(present)
+        try:
+            root = nothing_around(present)
+        except OSError as error:
+            raise _refusal(present, error) from error
         if root is not None and not Path(root).is_relative_to(home.absolute()):  # the home is there
             raise Conflict(
                 f"the checkpoints of {record.public_id} cannot be deleted, since there is nothing in {root}: mount its disk or "
@@ -147,7 +157,7 @@ def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: P
             )
 
 
-def _remove_checkpoints(uri: str, experiment: str) -> None:
+def _remove_checkpoints(uri: str) -> None:
     try:
         where = place(uri)
         where.remove()
@@ -160,10 +170,14 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
     except (CheckpointError, OSError) as error:
         if isinstance(error, CheckpointError) and (is_local(uri) or _NO_STORAGE.match(str(error.__cause__))):
             return  # the path has a variable that is set only on the nodes, or there is no such storage
-        raise Conflict(
-            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
-            "or hide the experiment with `tuner archive`"
-        ) from error
+        raise _refusal(uri, error) from error
+
+
+def _refusal(uri: str, error: Exception) -> Conflict:
+    return Conflict(
+        f"the checkpoints in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
+        "or hide the experiment with `tuner archive`"
+    )
 
 
 def _is_driven(record: ExperimentRecord) -> bool:
