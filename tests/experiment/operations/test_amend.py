@@ -505,9 +505,23 @@ def test_a_share_whose_connection_is_lost_refuses_the_deletion(
     assert sqlite_store.experiments.get(made.public_id).driver_owner is None, "it can still be continued"
 
 
-def saved_at(store: Store, storage: Path) -> tuple[Path, ExperimentRecord]:
+def test_checkpoints_on_the_disk_of_an_agent_do_not_keep_an_experiment_from_being_deleted(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    """The deletion was refused until somebody made a folder on the machine of the service, whose storage nobody had used."""
+    uri, made = saved_at(sqlite_store, tmp_path / "agent", executor="agents")
+    shutil.rmtree(tmp_path / "agent")
+    delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "unused"), home=tmp_path / "home")
+    assert sqlite_store.experiments.page().items == ()
+    uri, made = saved_at(sqlite_store, tmp_path / "share", executor="agents")
+    shutil.rmtree(tmp_path / "share")
+    with pytest.raises(Conflict, match="mount its disk or share"):
+        delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "share"), home=tmp_path / "home")
+
+
+def saved_at(store: Store, storage: Path, **options: Any) -> tuple[Path, ExperimentRecord]:
     """Create an experiment that has ended, with one checkpoint in this storage."""
-    made, epoch, trials = begin(store)
+    made, epoch, trials = begin(store, spec=a_spec(**options))
     uri = storage / made.public_id / "trial_00000" / "iteration_00000001_ab"
     uri.mkdir(parents=True)
     report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=str(uri), step=1, bytes=1))

@@ -16,6 +16,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.commands import DELETION
+from tuner.store.records import CheckpointRecord
 from tuner.trials.checkpoints.storage import is_local, join, nothing_around, place, split_query
 
 log = logging.getLogger(__name__)
@@ -139,8 +140,7 @@ def _is_on_disk(uri: str) -> bool:
 def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: Path) -> None:
     """Raise Conflict if processes of this machine have saved checkpoints on a disk or a share that is not mounted now."""
     saved = store.trials.checkpoints(record.id)
-    here = any(one.state == "ready" and one.node is None and is_local(one.uri) for one in saved)
-    if record.driver_owner == DELETION or not here:
+    if record.driver_owner == DELETION or not any(_is_of_here(one, record, storage) for one in saved):
         return
     *others, present = _folders(store, record, storage, home)
     with contextlib.suppress(CheckpointError):  # a path has a variable that is set only on the nodes
@@ -155,6 +155,14 @@ def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: P
                 f"the checkpoints of {record.public_id} cannot be deleted, since there is nothing in {root}: mount its disk or "
                 f"share, or create the folder {place(present).path} if they have been deleted already"
             )
+
+
+def _is_of_here(checkpoint: CheckpointRecord, record: ExperimentRecord, storage: str) -> bool:
+    """Return whether a checkpoint was saved on a disk or share of this machine. Agents also save on their own disks."""
+    if checkpoint.state != "ready" or checkpoint.node is not None or not is_local(checkpoint.uri):
+        return False
+    present = join(record.spec.checkpoint.storage or storage, record.public_id)
+    return record.spec.executor != "agents" or checkpoint.uri.startswith(f"{present}/")
 
 
 def _remove_checkpoints(uri: str) -> None:
