@@ -193,6 +193,26 @@ def test_an_agent_is_killed_and_another_goes_on(
     assert "from iteration" in output
 
 
+def test_a_trial_whose_checkpoints_are_on_another_machine_starts_over(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """The agent took its own disk, which had no checkpoints yet, for one that is not mounted. The experiment was paused."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1, max_t=9, checkpoint={"frequency": 1})
+    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2", "--storage")
+    first = start(started, [*command, str(tmp_path / "first")], tmp_path, EPOCH_S="0.3")
+    service.until("checkpoints", lambda: (t := service.trials(name)) and t[0]["iteration"] >= 3 and t[0]["checkpoint"])
+    first.kill()
+    first.wait()
+    (tmp_path / "first").rename(tmp_path / "another machine")
+    start(started, [*command, str(tmp_path / "second")], tmp_path)
+    service.until("a second try", lambda: service.get(f"/experiments/{name}")["state"] in ("completed", "paused"))
+    [trial] = service.trials(name)
+    segments = service.get(f"/trials/{trial['id']}")["segments"]
+    assert (trial["state"], trial["failures"], segments[-1]["start_iteration"]) == ("completed", 0, 0), trial
+
+
 def test_an_agent_that_is_told_to_end_gives_its_trial_back(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:

@@ -21,9 +21,9 @@ from tuner.agents.leases import Assignment, Leases
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verdict
-from tuner.errors import Gone, NotFound, ServiceError, SpecError, TunerError
+from tuner.errors import CheckpointError, Gone, NotFound, ServiceError, SpecError, TunerError
 from tuner.names import printable
-from tuner.trials.checkpoints.storage import join
+from tuner.trials.checkpoints.storage import is_local, join, place
 from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
 from tuner.trials.groups.segments.manager import GroupManager
@@ -268,12 +268,16 @@ class Agent:
 
         If possible, other machines can read it too.
         """
-        experiment, theirs = lease["experiment_id"], str(lease["storage"])
-        if self._work.storage is not None:
-            return join(self._work.storage, experiment)
-        if "://" in theirs or os.path.isdir(os.path.dirname(theirs)):
+        experiment, theirs, own = lease["experiment_id"], str(lease["storage"]), self._work.storage
+        if own is None and ("://" in theirs or os.path.isdir(os.path.dirname(theirs))):
             return theirs
-        return str(self._work.home / "checkpoints" / experiment)
+        folder = join(str(self._work.home / "checkpoints") if own is None else own, experiment)
+        if is_local(folder):
+            # A trial whose checkpoint is on another machine starts from the beginning. Without this folder, its rank would take
+            # the storage for a share that is not mounted, and the experiment would be paused.
+            with contextlib.suppress(OSError, CheckpointError):
+                os.makedirs(place(folder).path, exist_ok=True)
+        return folder
 
     async def _beat(self, running: _Running) -> None:
         """Renew the lease of a trial regularly, and interrupt the trial when the service asks for that."""

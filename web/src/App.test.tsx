@@ -183,7 +183,7 @@ it("says that the page is out of date while the service refuses to give what is 
   await act(() => vi.advanceTimersByTimeAsync(3500));
   expect(screen.getByText("what was there before")).toBeTruthy();
   expect(screen.getByRole("alert").textContent).toBe(
-    "This page may be out of date. The service no longer gives it what it shows: database disk image is malformed",
+    "This page may be out of date. The service sends no newer data: database disk image is malformed",
   );
   await act(() => client.refetchQueries({ queryKey: ["read"] }));
   await act(() => vi.advanceTimersByTimeAsync(100));

@@ -142,7 +142,7 @@ function DownBanner() {
   if (!down)
     return (
       <div role="alert" className={classes.down}>
-        <b>This page may be out of date.</b> The service no longer gives it what it shows: {refused}
+        <b>This page may be out of date.</b> The service sends no newer data: {refused}
       </div>
     );
   return (
@@ -178,7 +178,7 @@ function hasNoAnswer(query: Query): boolean {
   return unanswered.has(query);
 }
 
-/** Return why the service no longer gives what a query shows, such as after an error of its database; undefined if it does. */
+/** Return why the service sends no newer data for what a query shows, such as an error of its database; undefined if it does. */
 function refusal(query: Query): string | undefined {
   const { data, error } = query.state;
   if (data === undefined || !(error instanceof ApiError) || error.unreachable) return undefined;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -462,6 +464,71 @@ def test_checkpoints_on_a_share_that_is_not_mounted_are_not_said_to_be_deleted(
     assert list(share.iterdir()) == []
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+@pytest.mark.parametrize(("code", "is_deleted"), [(errno.EACCES, True), (errno.ENOTCONN, False)])
+def test_a_former_storage_that_cannot_be_looked_into_is_of_another_user_or_does_not_respond(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_deleted: bool
+) -> None:
+    """The deletion ended with a traceback: nobody could delete an experiment in a copy of the home of another user."""
+    uri, made = saved_at(sqlite_store, tmp_path / "other" / "checkpoints")
+    stat = os.stat
+
+    def look(path: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(tmp_path / "other" / "tuner.db"):
+            raise OSError(code, os.strerror(code), str(path))
+        return stat(path, **options)
+
+    refused = contextlib.nullcontext() if is_deleted else pytest.raises(Conflict, match="cannot be deleted: .*endpoint")
+    with monkeypatch.context() as patch, refused:
+        patch.setattr(os, "stat", look)
+        delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "checkpoints"), home=tmp_path)
+    assert bool(sqlite_store.experiments.page().items) is not is_deleted
+    assert uri.exists(), "its owner still needs it" if is_deleted else "the deletion was refused"
+
+
+def test_a_share_whose_connection_is_lost_refuses_the_deletion(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion ended with a traceback."""
+    share = tmp_path / "share"
+    uri, made = saved_at(sqlite_store, share)
+    shutil.rmtree(share)
+
+    def listdir(path: str) -> list[str]:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected", path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(Conflict, match=f"in {share}/{made.public_id} cannot be deleted: .*endpoint is not connected"):
+        delete_experiment(sqlite_store, made.public_id, storage=str(share), home=tmp_path / "home")
+    assert not uri.exists()
+    assert sqlite_store.experiments.get(made.public_id).driver_owner is None, "it can still be continued"
+
+
+def test_checkpoints_on_the_disk_of_an_agent_do_not_keep_an_experiment_from_being_deleted(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    """The deletion was refused until somebody made a folder on the machine of the service, whose storage nobody had used."""
+    uri, made = saved_at(sqlite_store, tmp_path / "agent", executor="agents")
+    shutil.rmtree(tmp_path / "agent")
+    delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "unused"), home=tmp_path / "home")
+    assert sqlite_store.experiments.page().items == ()
+    uri, made = saved_at(sqlite_store, tmp_path / "share", executor="agents")
+    shutil.rmtree(tmp_path / "share")
+    with pytest.raises(Conflict, match="mount its disk or share"):
+        delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "share"), home=tmp_path / "home")
+
+
+def saved_at(store: Store, storage: Path, **options: Any) -> tuple[Path, ExperimentRecord]:
+    """Create an experiment that has ended, with one checkpoint in this storage."""
+    made, epoch, trials = begin(store, spec=a_spec(**options))
+    uri = storage / made.public_id / "trial_00000" / "iteration_00000001_ab"
+    uri.mkdir(parents=True)
+    report = replace(a_report(0, 1), checkpoint=CheckpointInfo(id="ckp_1", uri=str(uri), step=1, bytes=1))
+    end = Batch(log=[(4, report)], trials=trials, state=ExperimentState.COMPLETED)
+    store.drivers.commit(made.id, epoch, end, T0)
+    store.drivers.release(made.id, epoch)
+    return uri, store.experiments.get(made.public_id)
 
 
 def test_checkpoints_that_cannot_be_deleted_are_not_said_to_be(

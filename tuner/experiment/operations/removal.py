@@ -16,6 +16,7 @@ from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
 from tuner.store.commands import DELETION
+from tuner.store.records import CheckpointRecord
 from tuner.trials.checkpoints.storage import is_local, join, nothing_around, place, split_query
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def delete_experiment(
         time.sleep(LOOK_S)
         record = store.experiments.get(experiment)
     for folder in _folders(store, record, storage, home):
-        _remove_checkpoints(folder, experiment)
+        _remove_checkpoints(folder)
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
     with contextlib.suppress(NotFound):  # another call was faster
@@ -118,9 +119,16 @@ def _is_in_another_home(folder: str, home: Path) -> bool:
         return False
     try:
         other = Path(place(folder).path).parent.parent
+        os.stat(other / "tuner.db")
     except CheckpointError:  # the path has a variable that is set only on the nodes
         return False
-    return (other / "tuner.db").exists() and other.resolve() != home.resolve()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        return True  # the home of another user
+    except OSError as error:
+        raise _refusal(folder, error) from error
+    return other.resolve() != home.resolve()
 
 
 def _is_on_disk(uri: str) -> bool:
@@ -132,14 +140,16 @@ def _is_on_disk(uri: str) -> bool:
 def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: Path) -> None:
     """Raise Conflict if processes of this machine have saved checkpoints on a disk or a share that is not mounted now."""
     saved = store.trials.checkpoints(record.id)
-    here = any(one.state == "ready" and one.node is None and is_local(one.uri) for one in saved)
-    if record.driver_owner == DELETION or not here:
+    if record.driver_owner == DELETION or not any(_is_of_here(one, record, storage) for one in saved):
         return
     *others, present = _folders(store, record, storage, home)
     with contextlib.suppress(CheckpointError):  # a path has a variable that is set only on the nodes
         if any(os.path.lexists(place(one).path) for one in (*others, present) if is_local(one)):
             return
-        root = nothing_around(present)
+        try:
+            root = nothing_around(present)
+        except OSError as error:
+            raise _refusal(present, error) from error
         if root is not None and not Path(root).is_relative_to(home.absolute()):  # the home is there
             raise Conflict(
                 f"the checkpoints of {record.public_id} cannot be deleted, since there is nothing in {root}: mount its disk or "
@@ -147,7 +157,15 @@ def _check_mounted(store: Store, record: ExperimentRecord, storage: str, home: P
             )
 
 
-def _remove_checkpoints(uri: str, experiment: str) -> None:
+def _is_of_here(checkpoint: CheckpointRecord, record: ExperimentRecord, storage: str) -> bool:
+    """Return whether a checkpoint was saved on a disk or share of this machine. Agents also save on their own disks."""
+    if checkpoint.state != "ready" or checkpoint.node is not None or not is_local(checkpoint.uri):
+        return False
+    present = join(record.spec.checkpoint.storage or storage, record.public_id)
+    return record.spec.executor != "agents" or checkpoint.uri.startswith(f"{present}/")
+
+
+def _remove_checkpoints(uri: str) -> None:
     try:
         where = place(uri)
         where.remove()
@@ -160,10 +178,14 @@ def _remove_checkpoints(uri: str, experiment: str) -> None:
     except (CheckpointError, OSError) as error:
         if isinstance(error, CheckpointError) and (is_local(uri) or _NO_STORAGE.match(str(error.__cause__))):
             return  # the path has a variable that is set only on the nodes, or there is no such storage
-        raise Conflict(
-            f"the checkpoints of {experiment} in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
-            "or hide the experiment with `tuner archive`"
-        ) from error
+        raise _refusal(uri, error) from error
+
+
+def _refusal(uri: str, error: Exception) -> Conflict:
+    return Conflict(
+        f"the checkpoints in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
+        "or hide the experiment with `tuner archive`"
+    )
 
 
 def _is_driven(record: ExperimentRecord) -> bool:

@@ -285,7 +285,7 @@ def is_in_kernel_filesystem(uri: str) -> bool:
 
 
 def nothing_around(folder: str) -> str | None:
-    """Return the directory of a local folder if it is empty or missing, as the place of a share that is not mounted.
+    """Return the directory around a local folder if it is empty or missing, as where a share is not mounted.
 
     Return None for a URI, and if the directory contains anything.
     """

@@ -46,6 +46,7 @@ describe("the stream", () => {
   let states: StreamState[];
   let batches: number[][];
   let resets: number;
+  let read: Promise<void>;
   let stream: Stream;
 
   const newest = () => Source.made[Source.made.length - 1]!;
@@ -59,10 +60,13 @@ describe("the stream", () => {
     vi.stubGlobal("EventSource", Source);
     vi.spyOn(document, "hidden", "get").mockImplementation(() => hidden);
     Source.made = [];
-    [hidden, states, batches, resets] = [false, [], [], 0];
+    [hidden, states, batches, resets, read] = [false, [], [], 0, Promise.resolve()];
     stream = new Stream((after) => `/changes?after=${after}`, 7, {
       onChanges: (changes) => batches.push(changes.map((one) => one.seq)),
-      onReset: () => (resets += 1),
+      onReset: () => {
+        resets += 1;
+        return read;
+      },
       onState: (state) => states.push(state),
     });
   });
@@ -161,21 +165,37 @@ describe("the stream", () => {
     expect(resets).toBe(0);
   });
 
-  it("lets everything be read again if a new connection brings no changes either", () => {
-    const poll = (seq: number) => {
+  it("lets everything be read again if a new connection brings no changes either", async () => {
+    const poll = async (seq: number) => {
       newest().open();
       stream.expect(seq);
-      vi.advanceTimersByTime(10_000);
+      await vi.advanceTimersByTimeAsync(10_000);
     };
-    for (const seq of [9, 12]) poll(seq);
+    for (const seq of [9, 12]) await poll(seq);
     expect([Source.made.length, resets]).toEqual([2, 0]);
-    for (const seq of [15, 15]) poll(seq);
+    for (const seq of [15, 15]) await poll(seq);
     expect([Source.made.length, resets]).toEqual([3, 1]);
     expect(newest().url).toBe("/changes?after=15");
-    for (const seq of [17, 17]) poll(seq);
+    for (const seq of [17, 17]) await poll(seq);
     expect(resets).toBe(2);
     newest().send({ since: 17, seq: 18 });
-    for (const seq of [20, 20]) poll(seq);
+    for (const seq of [20, 20]) await poll(seq);
+    expect(resets).toBe(2);
+  });
+
+  it("lets everything be read to the end before it is read again, however slow the service is", async () => {
+    let done = () => {};
+    read = new Promise((resolve) => (done = resolve));
+    const poll = async (seq: number) => {
+      newest().open();
+      stream.expect(seq);
+      await vi.advanceTimersByTimeAsync(10_000);
+    };
+    for (const seq of [9, 10, 11, 12, 13, 14, 15, 16]) await poll(seq);
+    expect(resets).toBe(1);
+    done();
+    await poll(17);
+    await poll(18);
     expect(resets).toBe(2);
   });
 

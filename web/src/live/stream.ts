@@ -11,8 +11,11 @@ export type StreamState = "connecting" | "live" | "reconnecting" | "hidden";
 export interface StreamHandlers {
   /** Changes in their order; none of them is a reset. */
   onChanges: (changes: Changes[]) => void;
-  /** So much has changed that the service asks for everything to be read again. What changes after that comes with `onChanges`. */
-  onReset: () => void;
+  /**
+   * Read everything again, since so much has changed. What changes after that comes with `onChanges`. The promise is fulfilled
+   * once everything has been read.
+   */
+  onReset: () => Promise<void>;
   onState: (state: StreamState) => void;
 }
 
@@ -37,6 +40,8 @@ export class Stream {
   private missing: { at: number; after: number } | null = null;
   /** True if nothing has come since the connection was given up. */
   private silent = false;
+  /** The reading that the last reset has begun; null once it has ended. */
+  private reading: Promise<void> | null = null;
 
   constructor(url: (after: number) => string, after: number, handlers: StreamHandlers) {
     this.url = url;
@@ -56,12 +61,13 @@ export class Stream {
   /**
    * Say that the log reaches up to `seq`. A connection that is cut on the way, as by a VPN, stays open for the browser, which
    * only waits, even for the answer to a new request. So if no change has come for a while although there are some, connect again.
-   * If that does not help, as behind a proxy that holds the stream back, let everything be read again.
+   * If that does not help, as behind a proxy that holds the stream back, let everything be read again. A slow service gets the
+   * time for that: begun anew with each call, it would never end.
    */
   expect(seq: number): void {
     if (seq <= this.after || this.source === null) this.missing = null;
     else if (this.missing?.after !== this.after) this.missing = { at: performance.now(), after: this.after };
-    else if (performance.now() - this.missing.at >= SILENT_MS) {
+    else if (performance.now() - this.missing.at >= SILENT_MS && this.reading === null) {
       if (this.silent) this.reset(seq);
       this.silent = true;
       this.open();
@@ -72,7 +78,11 @@ export class Stream {
   private reset(seq: number): void {
     this.after = Math.max(this.after, seq);
     this.batch = [];
-    this.handlers.onReset();
+    const reading = this.handlers.onReset();
+    this.reading = reading;
+    void reading.then(() => {
+      if (this.reading === reading) this.reading = null;
+    });
   }
 
   private open(): void {

@@ -217,7 +217,7 @@ export function useExperiment(id: string): LiveExperiment {
       },
       onReset: () => {
         rows = [];
-        void readAgain(client, id);
+        return readAgain(client, id);
       },
       onState: setStream,
     });

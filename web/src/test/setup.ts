@@ -1,4 +1,4 @@
-/** What happy-dom does not have: sizes on a screen (every element is 800 by 600 pixels), and fonts; and a network without a service. */
+/** Adds what happy-dom does not have: sizes on a screen (every element is 800 by 600 pixels), and fonts. Takes the network away. */
 
 import { cleanup, configure } from "@testing-library/react";
 import { afterEach } from "vitest";

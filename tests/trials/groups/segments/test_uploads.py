@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import pytest
 from tests.slow_storage import SlowStorage
 from tests.trials.conftest import LocalBench
 from tuner.domain.events import CheckpointInfo
-from tuner.domain.segments import Outcome, Verdict
+from tuner.domain.segments import UNWRITABLE, Outcome, Verdict
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.groups.pools.group import Group
 from tuner.trials.groups.segments import uploads
@@ -42,6 +43,20 @@ def raises(config: dict[str, Any]) -> None:
 
     report({"pid": os.getpid()})
     raise ValueError("shapes do not match")
+
+
+def has_a_storage_of_its_own(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import report
+
+    report({"pid": os.getpid()})
+    raise OSError(f"AccessDenied; {UNWRITABLE} s3://another")
+
+
+def finds_no_room(config: dict[str, Any]) -> None:
+    from tuner.trials.training.session import report
+
+    report({"pid": os.getpid()})
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def has_a_script_that_is_killed(config: dict[str, Any]) -> None:
@@ -155,7 +170,15 @@ def test_a_segment_that_kills_its_process_takes_the_uploads_with_it(
     assert "worker process" in str(end_of(local_bench, first, info))
 
 
-@pytest.mark.parametrize(("function", "cause"), [(raises, "exception"), (has_a_script_that_is_killed, "script_signal")])
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        (raises, "exception"),
+        (has_a_script_that_is_killed, "script_signal"),
+        (has_a_storage_of_its_own, "storage"),
+        (finds_no_room, "disk_full"),
+    ],
+)
 def test_a_process_lives_until_its_uploads_have_ended(
     local_bench: LocalBench, slow: SlowStorage, function: Callable[..., Any], cause: str
 ) -> None:

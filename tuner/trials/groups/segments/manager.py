@@ -41,6 +41,8 @@ _SOUND = (
     "spec",
     "no_report",
     "checkpoint",
+    "disk_full",
+    "storage",
     "checkpoint_lost",
     "disk_lost",
     "checkpoint_unreachable",
