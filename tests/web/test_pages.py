@@ -413,7 +413,7 @@ def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: S
     search.advance(6)
     expect(head).to_contain_text("running")
     expect(page.get_by_role("heading", name="Trials · 7")).to_be_visible()
-    expect(page.get_by_role("status").filter(has_text="The experiment is running.")).to_have_count(1)
+    expect(page.locator("[aria-live=polite]", has_text="The experiment is running.")).to_have_count(1)
     search.advance(at_once=20)
     expect(head).to_contain_text("completed")
     rows = page.get_by_role("region", name="Trials").get_by_role("row")
@@ -421,7 +421,7 @@ def test_an_ended_experiment_that_runs_again_is_followed(visit: Open, service: S
         row = rows.filter(has=page.get_by_role("link", name=str(trial.number), exact=True))
         expect(row).to_contain_text(f"{trial.best_value:.3f}"[:4])
         expect(row).to_contain_text(str(trial.state))
-    expect(page.get_by_role("status").filter(has_text="The experiment has completed.")).to_have_count(1)
+    expect(page.locator("[aria-live=polite]", has_text="The experiment has completed.")).to_have_count(1)
 
 
 def test_tokens_are_made_shown_once_and_revoked(visit: Open, service: Service) -> None:

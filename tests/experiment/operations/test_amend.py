@@ -513,7 +513,7 @@ def test_checkpoints_on_the_disk_of_an_agent_do_not_keep_an_experiment_from_bein
     shutil.rmtree(tmp_path / "agent")
     delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "unused"), home=tmp_path / "home")
     assert sqlite_store.experiments.page().items == ()
-    uri, made = saved_at(sqlite_store, tmp_path / "share", executor="agents")
+    _, made = saved_at(sqlite_store, tmp_path / "share", executor="agents")
     shutil.rmtree(tmp_path / "share")
     with pytest.raises(Conflict, match="mount its disk or share"):
         delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "share"), home=tmp_path / "home")

@@ -35,7 +35,11 @@ export function Announcer({ experiment: { state, counts } }: { experiment: Pick<
     );
     return () => clearTimeout(timer);
   }, [state, failed, said]);
-  return <VisuallyHidden role="status">{said.words}</VisuallyHidden>;
+  return (
+    <VisuallyHidden aria-live="polite" aria-atomic>
+      {said.words}
+    </VisuallyHidden>
+  );
 }
 
 /** "The experiment has completed; 2 more trials have failed, 5 in all." */
