@@ -112,7 +112,10 @@ def test_an_upload_that_fails_after_its_trial_has_completed_is_named(slow: SlowS
     assert [trial.state for trial in result.trials] == ["completed", "completed"]
     assert result.best_trial.number == 0
     assert result.best_checkpoint is None
-    assert warnings() == ["the checkpoint of trial 0 at iteration 1 is lost: OSError: the bucket is gone"]
+    assert warnings() == [
+        "the checkpoint of trial 0 at iteration 1 is lost: OSError: the bucket is gone; checkpoints cannot be written to "
+        f"{slow.uri}/{result.experiment_id}"
+    ]
 
 
 def test_an_upload_dies_with_its_process_and_is_named(slow: SlowStorage, tmp_path: Path) -> None:

@@ -509,7 +509,7 @@ def test_checkpoints_on_the_disk_of_an_agent_do_not_keep_an_experiment_from_bein
     sqlite_store: Store, tmp_path: Path
 ) -> None:
     """The deletion was refused until somebody made a folder on the machine of the service, whose storage nobody had used."""
-    uri, made = saved_at(sqlite_store, tmp_path / "agent", executor="agents")
+    _, made = saved_at(sqlite_store, tmp_path / "agent", executor="agents")
     shutil.rmtree(tmp_path / "agent")
     delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "unused"), home=tmp_path / "home")
     assert sqlite_store.experiments.page().items == ()

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -51,8 +51,9 @@ def process(*arguments: str, **environment: str) -> Iterator[int]:
     command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **environment}) as started:
         try:
-            while not psutil.Process(started.pid).environ():
-                pass  # it is empty for a moment while the program is loaded
+            with suppress(psutil.ZombieProcess):  # it may be killed at once
+                while not psutil.Process(started.pid).environ():
+                    pass  # it is empty for a moment while the program is loaded
             yield started.pid
         finally:
             started.kill()

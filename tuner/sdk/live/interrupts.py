@@ -40,7 +40,7 @@ class Interrupts:
         self.ends: signal.Signals | None = None
         """The signal that asked the process to end, if one did."""
         self.elsewhere = False
-        """True while another process drives the search, and goes on after this one has ended."""
+        """True while another process drives the search, and will continue when this one has ended."""
         self.pauses = False
         """True once the search has been asked to pause."""
         self._heard = False

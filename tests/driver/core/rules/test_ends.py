@@ -121,7 +121,7 @@ REFUSED = Failure(kind="user", cause="storage", message="OSError: Read-only file
 
 
 def test_a_storage_that_cannot_be_written_pauses_the_experiment_instead_of_failing_its_trials() -> None:
-    """When the credentials of a bucket expired, all other trials failed, and the search was called completed."""
+    """All other trials failed when the credentials of a bucket had expired, and the search was called completed."""
     bench = Bench(max_t=4, num_samples=9)
     for number in (0, 1):
         bench.started(number)
