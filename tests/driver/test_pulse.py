@@ -47,13 +47,19 @@ class Clock:
         assert not ours._thread.is_alive()
 
 
-def test_a_gap_between_two_beats_is_a_stop_if_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Pulse]:
+    """Return a pulse that has begun, and the clock that it waits for."""
     clock, ours = Clock(), Pulse()
     monkeypatch.setattr(pulse, "time", clock)
     monkeypatch.setattr(pulse, "cpu_s", clock.cpu_s)
     monkeypatch.setattr(ours, "_over", clock)
     ours.start()
     assert clock.waits.acquire(timeout=10)
+    return clock, ours
+
+
+def test_a_gap_between_two_beats_is_a_stop_if_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ours = begun(monkeypatch)
     clock.beat(101.0)
     clock.beat(105.0)
     assert ours.still_s(100.0) == 0, "busy"
@@ -69,12 +75,7 @@ def test_a_gap_between_two_beats_is_a_stop_if_it_is_long(monkeypatch: pytest.Mon
 
 def test_what_was_computed_before_a_stop_or_after_it_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may drive other experiments, too. A stop of 5 to 12 s had counted as training if they had been busy."""
-    clock, ours = Clock(), Pulse()
-    monkeypatch.setattr(pulse, "time", clock)
-    monkeypatch.setattr(pulse, "cpu_s", clock.cpu_s)
-    monkeypatch.setattr(ours, "_over", clock)
-    ours.start()
-    assert clock.waits.acquire(timeout=10)
+    clock, ours = begun(monkeypatch)
     for _ in range(5):
         clock.used += pulse.BEAT_S
         clock.beat(clock.now + pulse.BEAT_S)

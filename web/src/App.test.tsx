@@ -1,6 +1,7 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, render, screen } from "@testing-library/react";
+import type { ReactNode } from "react";
 import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError, LOST_MS } from "./api/client";
@@ -17,23 +18,27 @@ function Page() {
   return <p>the page</p>;
 }
 
-it("the notice of a service that is down is not about the page that the sign-in form hides", async () => {
-  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: null } as never);
-  const asked = vi.spyOn(api, "audit").mockResolvedValue({ items: [], next_page_token: null });
-  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+function show(page: ReactNode, client: QueryClient) {
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={client}>
         <MemoryRouter>
           <Routes>
             <Route element={<App />}>
-              <Route path="*" element={<Page />} />
+              <Route path="*" element={page} />
             </Route>
           </Routes>
         </MemoryRouter>
       </QueryClientProvider>
     </MantineProvider>,
   );
+}
+
+it("the notice of a service that is down is not about the page that the sign-in form hides", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: null } as never);
+  const asked = vi.spyOn(api, "audit").mockResolvedValue({ items: [], next_page_token: null });
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  show(<Page />, client);
   const notice = () => screen.queryByText("The service is not responding.");
   await vi.waitFor(() => expect(notice()).toBeTruthy());
   asked.mockRejectedValue(new ApiError(401, "a token is needed"));
@@ -52,19 +57,7 @@ function showDown(read: () => Promise<string>, other: () => Promise<string> = ()
     const { data } = useQuery({ queryKey: ["read"], queryFn: asked, initialData: "what was there before" });
     return [data, useQuery({ queryKey: ["other"], queryFn: other }).data].map((text, i) => <p key={i}>{text}</p>);
   }
-  render(
-    <MantineProvider env="test">
-      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
-        <MemoryRouter>
-          <Routes>
-            <Route element={<App />}>
-              <Route path="*" element={<Read />} />
-            </Route>
-          </Routes>
-        </MemoryRouter>
-      </QueryClientProvider>
-    </MantineProvider>,
-  );
+  show(<Read />, new QueryClient({ defaultOptions: { queries: { retry: false } } }));
   return asked;
 }
 
@@ -120,19 +113,7 @@ function showOne(read: (asked: number) => Promise<string>, initialData?: string)
   function Read() {
     return <p>{useQuery({ queryKey: ["read"], queryFn: asked, initialData }).data ?? "nothing"}</p>;
   }
-  render(
-    <MantineProvider env="test">
-      <QueryClientProvider client={client}>
-        <MemoryRouter>
-          <Routes>
-            <Route element={<App />}>
-              <Route path="*" element={<Read />} />
-            </Route>
-          </Routes>
-        </MemoryRouter>
-      </QueryClientProvider>
-    </MantineProvider>,
-  );
+  show(<Read />, client);
   return { client, asked };
 }
 
