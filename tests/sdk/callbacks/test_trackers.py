@@ -22,12 +22,15 @@ from tuner.store import Store
 __all__ = ["search"]
 
 
-def test_mlflow_has_a_run_for_each_trial(
-    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setattr(observers, "PATIENCE_S", 300.0)
+
+
+@pytest.mark.usefixtures("_mlflow")
+def test_mlflow_has_a_run_for_each_trial(sqlite_store: Store, search: str, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     uri = (tmp_path / "mlruns").as_uri()
@@ -47,12 +50,8 @@ def test_mlflow_has_a_run_for_each_trial(
         assert values == {i + 1: report["loss"] for i, report in enumerate(trial.history)}
 
 
-def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
-    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.setattr(observers, "PATIENCE_S", 300.0)
+@pytest.mark.usefixtures("_mlflow")
+def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(sqlite_store: Store, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     def train(config: dict[str, Any], checkpoint: Any) -> Any:
@@ -77,13 +76,11 @@ def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(
     assert run.data.params == {"drop_0_": str(trial.config["drop[0]"])}
 
 
+@pytest.mark.usefixtures("_mlflow")
 def test_mlflow_and_tensorboard_have_every_metric_and_param_although_their_new_names_are_equal(
-    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: Store, tmp_path: Path
 ) -> None:
     """The later ones had been lost, in MLflow with all params after them; in TensorBoard, their values had been mixed."""
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.setattr(observers, "PATIENCE_S", 300.0)
     from mlflow.tracking import MlflowClient
 
     long = "a" * 300
