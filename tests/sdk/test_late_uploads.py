@@ -17,6 +17,7 @@ import tuner
 from tests.slow_storage import SlowStorage
 from tuner.domain import decisions as d
 from tuner.errors import StoreError
+from tuner.sdk.callbacks import Callback
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -99,22 +100,64 @@ def test_trials_of_two_ranks_on_ray_do_not_wait_for_uploads_either(private_ray: 
         assert sorted(os.listdir(folder)) == ["rank0", "rank1"]
 
 
+class _Fails(Callback):
+    """Let the storage fail as soon as the second trial is complete."""
+
+    def __init__(self, slow: SlowStorage) -> None:
+        self._slow = slow
+
+    def on_trial_complete(self, *, trial: Any, **info: Any) -> None:
+        if trial.number == 1:
+            self._slow.fail()
+
+
 def test_an_upload_that_fails_after_its_trial_has_completed_is_named(slow: SlowStorage) -> None:
-    def breaks(config: dict[str, Any]) -> None:
+    def train(config: dict[str, Any]) -> None:
         if tuner.get_context().get_trial_number():
-            slow.fail()
             tuner.report({"loss": 1.0})
         else:
             saves(config, slow)
 
     slow.hold("trial_00000")
-    result = search(slow, breaks, executor="local")
+    result = search(slow, train, executor="local", callbacks=[_Fails(slow)])
     assert [trial.state for trial in result.trials] == ["completed", "completed"]
     assert result.best_trial.number == 0
     assert result.best_checkpoint is None
     assert warnings() == [
         "the checkpoint of trial 0 at iteration 1 is lost: OSError: the bucket is gone; checkpoints cannot be written to "
         f"{slow.uri}/{result.experiment_id}"
+    ]
+
+
+def test_a_late_upload_that_fails_pauses_the_search_while_another_trial_runs(slow: SlowStorage, tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        if tuner.get_context().get_trial_number():
+            slow.fail()
+            while not (tmp_path / "paused").exists():
+                time.sleep(0.01)
+            tuner.report({"loss": 1.0})
+        else:
+            saves(config, slow)
+
+    def note_the_pause() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and len(warnings()) < 2:
+            time.sleep(0.02)
+        (tmp_path / "paused").touch()
+
+    slow.hold("trial_00000")
+    watching = threading.Thread(target=note_the_pause)
+    watching.start()
+    result = search(slow, train, executor="local", num_samples=3)
+    watching.join()
+    assert result.state == "paused"
+    assert [trial.number for trial in result.trials] == [0, 1], "no trial starts while the storage cannot be written"
+    lost = "OSError: the bucket is gone; checkpoints cannot be written to "
+    where = f"{slow.uri}/{result.experiment_id}"
+    assert warnings() == [
+        f"the checkpoint of trial 0 at iteration 1 is lost: {lost}{where}",
+        "the experiment is paused, because the storage of the checkpoints cannot be used: trial 0: "
+        f"{lost}{where}; repair it, then resume the experiment",
     ]
 
 
