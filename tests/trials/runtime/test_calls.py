@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import ray
 
 from tuner.trials.groups.pools.rank_handle import RankHandle
 from tuner.trials.messages.call_lines import CallLines
@@ -27,6 +28,8 @@ class Actor:
 
     def __getattr__(self, name: str) -> Any:
         def remote(*arguments: Any) -> asyncio.Future[Any]:
+            # Ray would wait for such an argument before the call, and might wait forever.
+            assert not any(isinstance(argument, ray.ObjectRef) for argument in arguments)
             self.asked.append((name, *arguments[:1]))
             return asyncio.ensure_future(asyncio.to_thread(self._call, name, arguments))
 
@@ -36,8 +39,7 @@ class Actor:
         if self.lost is not None:
             raise self.lost
         if name == "serial":
-            number, method, *rest = arguments
-            return self._calls.make(number, method, tuple(rest))
+            return self._calls.make(*arguments)
         return getattr(self._calls, name)(*arguments)
 
 
@@ -132,6 +134,18 @@ def test_calls_that_come_through_ray_and_over_the_line_keep_their_order() -> Non
             assert [name for name, _ in rank.made] == ["prepare", "train", "reset"]
             assert actor.asked == [("serial", 0)]
             assert rank.threads == {"tuner-calls"}
+
+    asyncio.run(main())
+
+
+def test_a_reference_to_a_ray_object_goes_through_ray_but_not_as_an_argument_for_which_ray_waits() -> None:
+    async def main() -> None:
+        rank = Rank()
+        reference = ray.ObjectRef.from_random()
+        async with connected(rank) as (handle, actor, _, _):
+            assert await handle.prepare.remote("launch", reference) == 1
+            assert rank.made == [("prepare", ("launch", reference))]
+            assert actor.asked == [("serial", 0)]
 
     asyncio.run(main())
 

@@ -65,10 +65,16 @@ class Worker:
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
         return int(self._store.port)
 
-    def run(self, payload: Any, assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]) -> Any:
-        """Join the process group, call the pickled function `payload` with the assignment, and return its value.
+    def run(
+        self, payload: Sequence[Any], assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]
+    ) -> Any:
+        """Join the process group, call the pickled function with the assignment, and return its value.
 
-        Leave the group afterwards. about: the script's environment variables, `sys.path` and working directory.
+        Leave the group afterwards.
+
+        Args:
+            payload: a reference to the pickled function, in a sequence for the reason that `RayRank.serial` gives.
+            about: the script's environment variables, `sys.path` and working directory.
         """
         import cloudpickle
 
@@ -79,7 +85,7 @@ class Worker:
             tee.heard, tee.tty = talks, about["tty"]
         try:
             self._join(assignment, address)
-            return cloudpickle.loads(payload)(assignment)
+            return cloudpickle.loads(ray.get(payload[0]))(assignment)
         finally:
             rendezvous.leave()
             rendezvous.free()
@@ -186,7 +192,7 @@ class Workers:
         shared = ray.put(payload)
         port = ray.get(leader.open.remote(ip, len(self._actors)))
         refs = [
-            actor.run.remote(shared, assignment, (ip, port), about)
+            actor.run.remote([shared], assignment, (ip, port), about)
             for actor, assignment in zip(self._actors, self.assignments, strict=True)
         ]
         heard = leader.output.remote(_POLL_S)

@@ -78,8 +78,13 @@ class RayRank(Rank):
             self._calls.open_line(self._report_address, self._token)
         return super().hello(of_many)
 
-    def serial(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call one of the methods in `SERIAL` after the calls with lower numbers; see `Calls`."""
+    def serial(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call one of the methods in `SERIAL` after the calls with lower numbers; see `Calls`.
+
+        The arguments are in a tuple, because Ray would wait for an object reference that is itself an argument. The raylet
+        says only once that the object is there. This message is lost if the port of this process was recently that of
+        another worker, since gRPC then still takes the port for closed. The call would never run.
+        """
         return self._calls.make(number, method, arguments)
 
     @ray.method(concurrency_group="control")

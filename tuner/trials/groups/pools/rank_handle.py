@@ -58,7 +58,7 @@ class RankHandle:
         for_ray = any(isinstance(argument, ray.ObjectRef) for argument in arguments)
         line = None if for_ray else self._open_line()
         if line is None:
-            return self.actor.serial.remote(number, method, *arguments)
+            return self.actor.serial.remote(number, method, arguments)
         call = self._unanswered[number] = _Call(number, method, arguments, _future())
         line.send(number, method, arguments)
         return call.answer
@@ -102,7 +102,7 @@ class RankHandle:
             elif call.number <= received:
                 _pass_on(self.actor.answer_to.remote(call.number), call.answer)
             else:
-                _pass_on(self.actor.serial.remote(call.number, call.method, *call.arguments), call.answer)
+                _pass_on(self.actor.serial.remote(call.number, call.method, call.arguments), call.answer)
 
 
 class _Method:
