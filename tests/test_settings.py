@@ -172,6 +172,9 @@ def test_nothing_else_reads_settings_from_the_environment() -> None:
 def test_an_unknown_kind_of_storage_is_refused_at_once() -> None:
     with pytest.raises(SpecError, match=r"TUNER_STORAGE: unknown kind of storage s4://; expected a path"):
         Settings.from_env({"TUNER_STORAGE": "s4://bucket"})
+    with pytest.raises(SpecError, match=r"TUNER_STORAGE: the URI contains a password") as caught:
+        Settings.from_env({"TUNER_STORAGE": "s3://key:secret@bucket"})
+    assert "secret" not in str(caught.value)
     assert Settings.from_env({"TUNER_STORAGE": "~/x"}).storage == "~/x"
 
 

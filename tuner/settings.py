@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from tuner.domain.experiment import PROJECT
 from tuner.errors import SpecError
 from tuner.names import nearest
-from tuner.trials.checkpoints.storage import absolute, literal, unknown_scheme
+from tuner.trials.checkpoints.storage import absolute, literal, secret_in, unknown_scheme
 from tuner.trials.groups.cluster.growth import NodeType
 
 
@@ -301,7 +301,7 @@ def misspelled(environ: Mapping[str, str]) -> list[str]:
 
 
 def _storage(text: str) -> str:
-    if (wrong := unknown_scheme(text)) is not None:
+    if (wrong := unknown_scheme(text) or secret_in(text)) is not None:
         raise ValueError(wrong)
     return text
 

@@ -18,6 +18,7 @@ from tuner.agents.worker import Agent, Work
 from tuner.cli.targets import function
 from tuner.errors import EntrypointError, SpecError
 from tuner.settings import Settings
+from tuner.trials.checkpoints.storage import secret_in, unknown_scheme
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import Script
 
@@ -49,6 +50,8 @@ def work(
         raise SpecError("expected either a function or --command, got both", "/command")
     if metric_pattern is not None and command is None:
         raise SpecError("is for --command", "/metric_pattern")
+    if storage is not None and (wrong := unknown_scheme(storage) or secret_in(storage)) is not None:
+        raise SpecError(wrong, "/storage")
     make: Callable[[str], Any] | None = None
     if command is not None:
         make = _script(command, metric_pattern)

@@ -269,7 +269,24 @@ def test_a_custom_resource_is_taken() -> None:
     assert parse_spec({**SPEC, "scaling": {"resources_per_worker": own}}).scaling.resources_per_worker == own
 
 
-@pytest.mark.parametrize("storage", ["/data/x", "~/x", "~me/x", "$SCRATCH/x", "${SCRATCH}/x", "s3://b/x", "file:///x"])
+@pytest.mark.parametrize(
+    "storage", ["s3://key:secret@b/x", "s3://key:se%2Fcret@b?region=x", "abfs://:secret@a.dfs.core.windows.net/c"]
+)
+def test_a_storage_with_a_password_is_refused_without_repeating_it(storage: str) -> None:
+    (message,) = errors(checkpoint={"storage": storage}).values()
+    assert message.startswith(
+        "the URI contains a password, which the page, logs and webhooks would show; expected a URI without it"
+    )
+    assert "cret" not in message
+
+
+SHARED = [
+    "/data/x", "~/x", "~me/x", "$SCRATCH/x", "${SCRATCH}/x", "s3://b/x", "file:///x", "/data/a:b@c", "s3://b/a:b@c",
+    "hdfs://me@namenode:8020/x", "abfs://container@account.dfs.core.windows.net/x", "s3://key@b/x", "gs://b?x=a:b@c",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", SHARED)
 def test_a_storage_that_every_process_can_tell_is_taken(storage: str) -> None:
     assert parse_spec({**SPEC, "checkpoint": {"storage": storage}}).checkpoint.storage == storage
 

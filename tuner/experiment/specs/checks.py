@@ -18,7 +18,13 @@ from tuner.experiment.specs.messages import Errors, shown
 from tuner.experiment.specs.model import SECTION, Written
 from tuner.names import resource_meant
 from tuner.space.words import escape
-from tuner.trials.checkpoints.storage import blocking_file, is_in_kernel_filesystem, is_relative, unknown_scheme
+from tuner.trials.checkpoints.storage import (
+    blocking_file,
+    is_in_kernel_filesystem,
+    is_relative,
+    secret_in,
+    unknown_scheme,
+)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -166,7 +172,7 @@ def check_elastic(spec: Spec, errors: Errors) -> None:
 
 
 def _check_storage(storage: str | None, errors: Errors) -> None:
-    wrong = unknown_scheme(storage) if storage is not None else None
+    wrong = unknown_scheme(storage) or secret_in(storage) if storage is not None else None
     if storage is not None and wrong is None and is_relative(storage):
         errors.append(
             (

@@ -269,6 +269,21 @@ def unknown_scheme(uri: str) -> str | None:
     return f"unknown kind of storage {scheme}://; expected a path or a URI with {expected} or fsspec+NAME://"
 
 
+def secret_in(uri: str) -> str | None:
+    """Return why a storage URI must not be used because it contains a password; None if it contains none.
+
+    The reason does not contain the URI.
+    """
+    _, mark, rest = uri.partition("://")
+    user, at, _ = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    if not mark or not at or not user.partition(":")[2]:
+        return None
+    return (
+        "the URI contains a password, which the page, logs and webhooks would show; expected a URI without it, and the "
+        "credentials in the environment of the service and of the trials, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    )
+
+
 def blocking_file(uri: str) -> str | None:
     """Return the first part of a local path that is a file and therefore cannot contain the rest; None if there is none."""
     if "$" in uri or ("://" in uri and not uri.startswith("file://")):
