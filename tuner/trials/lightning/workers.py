@@ -70,11 +70,8 @@ class Worker:
     ) -> Any:
         """Join the process group, call the pickled function with the assignment, and return its value.
 
-        Leave the group afterwards.
-
-        Args:
-            payload: a reference to the pickled function, in a sequence for the reason that `RayRank.serial` gives.
-            about: the script's environment variables, `sys.path` and working directory.
+        Leave the group afterwards. payload: a reference to the pickled function, in a sequence for the reason that
+        `RayRank.serial` gives. about: the script's environment variables, `sys.path` and working directory.
         """
         import cloudpickle
 
