@@ -30,6 +30,8 @@ DEATHS = 3
 """The number of drivers on Ray that may die before a search is given up."""
 SLOW_START_S = 60.0
 """Seconds without a driver on Ray after which a script says where Ray's logs are. It waits on, since nodes may still join."""
+UNREACHABLE_S = 30.0
+"""Seconds for which the first call to a driver on Ray is repeated, if its process lives but cannot be reached."""
 UNDRIVEN_S = 10.0
 """Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
 UNSERVED_S = 120.0
@@ -203,8 +205,9 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
     started = host.start.remote()
     slow_at = time.monotonic() + SLOW_START_S
-    try:
-        with interrupts.heard():
+    again_until = time.monotonic() + UNREACHABLE_S
+    with interrupts.heard():
+        while True:
             while not ray.wait([started], timeout=POLL_S)[0]:
                 if interrupts.count > 1:
                     raise KeyboardInterrupt
@@ -215,9 +218,16 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                         "start, raylet.err in /tmp/ray/session_latest/logs says why. Press Ctrl-C twice to give up"
                     )
                 progress.update()
-        _got(started)
-    except DEAD as error:
-        raise ClusterUnreachable(not_started(error)) from error
+            try:
+                _got(started)
+                return
+            except ray.exceptions.ActorUnavailableError as error:  # the process lives, but this call has not reached it
+                if time.monotonic() >= again_until:
+                    raise ClusterUnreachable(not_started(error)) from error
+                time.sleep(POLL_S)
+                started = host.start.remote()
+            except DEAD as error:
+                raise ClusterUnreachable(not_started(error)) from error
 
 
 def _got(answer: Any) -> Any:
