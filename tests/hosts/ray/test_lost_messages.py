@@ -31,7 +31,9 @@ print([str(trial.state) for trial in result.trials])
 """
 
 
-def test_a_search_runs_although_ray_says_nothing_of_objects_and_loses_the_first_call_to_each_actor(tmp_path: Path) -> None:
+def test_a_search_runs_although_ray_says_nothing_of_objects_and_loses_the_first_call_to_each_actor(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     lost = {
         "CoreWorkerService.grpc_client.ActorCallArgWaitComplete": {"num_failures": -1, "req_failure_prob": 100},
