@@ -318,6 +318,18 @@ def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatc
     assert len(store.trials.page(kept.id).items) == 2
 
 
+def test_webhooks_are_told_of_the_end_of_an_experiment_that_is_deleted_by_force(store: Store, tmp_path: Path) -> None:
+    """The service looks once a second, and did not find the experiment any more."""
+    hook = store.webhooks.create("https://example.com/hook", ["experiment.cancelled"])
+    made, _, _ = begin(store)
+    delete_experiment(store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True)
+    [told] = store.webhooks.deliveries(hook.public_id)
+    assert (told.event, told.experiment, told.state) == ("experiment.cancelled", made.public_id, "pending")
+    store.webhooks.prune(time.time())
+    [due] = store.webhooks.claim(10, 60)
+    assert due.data["experiment"]["state"] == "cancelled"
+
+
 def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
