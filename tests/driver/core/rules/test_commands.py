@@ -165,7 +165,7 @@ def two_that_ran(**options: Any) -> Bench:
 
 
 def test_a_resume_that_came_when_a_limit_was_used_up_outlives_its_driver() -> None:
-    """If the driver died before the limit ended the search, and the user raised the limit, the trials stayed paused."""
+    """The trials stayed paused if the driver died before the limit ended the search, and the user then raised the limit."""
     bench = two_that_ran(limits={"max_concurrent_trials": 2, "time_budget_s": 100.0})
     bench.core.decider.expect([pause := e.Commanded(time=bench.tick(), command="pause")])
     bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
