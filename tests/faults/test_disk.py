@@ -19,7 +19,10 @@ from tests.store.examples import T0
 from tests.web.searches import Search, digits
 from tuner.cli.service.experiments import export
 from tuner.domain.events import SegmentEnded
+from tuner.domain.keys import trial_id
 from tuner.errors import SpecError
+from tuner.experiment.operations.trials import enqueue
+from tuner.experiment.operations.verbs import act_on_trial
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.checkpoints import checkpoints
@@ -184,6 +187,50 @@ def test_a_share_that_is_not_mounted_pauses_the_search_instead_of_starting_its_t
         record = store.experiments.get(result.experiment_id)
         starts = [segment.start_iteration for segment in store.trials.segments(record.id)[0]]
     assert starts == [0, 1, 1]
+
+
+def saves(config: dict[str, Any]) -> None:
+    """Save a checkpoint at the first report. Fail at the next one, unless the trial continues from a checkpoint."""
+    start = 0 if tuner.get_checkpoint() is None else 1
+    if not start:
+        tuner.report({"loss": 1.0, "start": start}, checkpoint=lambda folder: Path(folder, "step").touch())
+        assert not config["fails"], "it fails once"
+    tuner.report({"loss": 0.5, "start": start})
+
+
+def test_a_share_that_is_not_mounted_is_noticed_although_another_search_has_saved_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All trials started over without a word, and the checkpoints on the share were given up."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    share = tmp_path / "share"
+    options: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "scheduler": "fifo",
+        "checkpoint": {"frequency": 1},
+        "storage": str(share),
+        "executor": "local",
+        "num_samples": 1,
+        "verbose": 0,
+    }
+    failed = tuner.run(saves, {"fails": True}, **options)
+    assert failed.state == "failed"
+    share.rename(tmp_path / "elsewhere")
+    assert tuner.run(saves, {"fails": False}, **options).state == "completed"
+    with Store.open(Settings.from_env().database_url) as store:
+        act_on_trial(store, "retry", trial_id(failed.experiment_id, 0))
+        enqueue(store, failed.experiment_id, [{}])  # it would save its checkpoints in the place of the share
+    result = tuner.resume(failed.experiment_id, verbose=0)
+    assert result.state == "paused"
+    folder = share / failed.experiment_id
+    assert f"there is no folder {folder}: is a disk or a share not mounted? If you" in capsys.readouterr().err
+    assert not folder.exists()
+    (tmp_path / "elsewhere" / failed.experiment_id).rename(folder)
+    result = tuner.resume(failed.experiment_id, verbose=0)
+    tuner.shutdown()
+    assert [str(trial.state) for trial in result.trials][:2] == ["failed", "completed"]
+    assert [row["start"] for row in result.trials[1].history][-1] == 1, "it continued from the checkpoint on the share"
 
 
 def test_a_checkpoint_of_torch_that_finds_no_room_says_so(small_disk: Path) -> None:

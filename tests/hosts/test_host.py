@@ -47,6 +47,7 @@ from tuner.schedulers import FIFOScheduler
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store, StoreUnavailable
+from tuner.store.removal import LEASE_S
 from tuner.trials.checkpoints import checkpoints, objects
 from tuner.trials.messages.launch import Resend
 from tuner.usercode.pickling import dumps
@@ -394,6 +395,22 @@ async def test_a_service_that_adopts_takes_up_what_scripts_left_behind(host: Hos
     await host._take_experiments()
     assert await ended(host, left) is ExperimentState.COMPLETED
     assert host.store.experiments.get(left.public_id).source == "adopted"
+
+
+async def test_an_experiment_whose_deletion_was_killed_trains_no_more_unless_a_user_continues_it(host: Host) -> None:
+    """Ten minutes after `tuner delete --force` had been killed, the service trained what it was to delete."""
+    posted = left_behind(host, "api")
+    host.store.experiments.seize(posted.id, now=time.time() - LEASE_S - 1)
+    await host._take_experiments()
+    _let_witness_pass(host)
+    await host._take_experiments()
+    assert host.driving.tasks == {}
+    assert host.store.experiments.get(posted.public_id).state is ExperimentState.CANCELLED
+    verbs.act(host.store, "continue", posted.public_id)
+    await host._take_experiments()
+    _let_witness_pass(host)
+    await host._take_experiments()
+    assert await ended(host, posted) is ExperimentState.COMPLETED
 
 
 async def test_what_a_user_resumes_over_the_service_is_the_services_from_then_on(host: Host) -> None:

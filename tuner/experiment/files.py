@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from tuner.trials.checkpoints.storage import Place, place
 
 CHUNK = 1024 * 1024
 BLOCK = 512
+MOST_OPEN = 100
 
 
 def archive(record: CheckpointRecord, folder: str) -> Iterator[bytes]:
@@ -29,27 +31,37 @@ def archive(record: CheckpointRecord, folder: str) -> Iterator[bytes]:
     try:
         uri = where_now(record.uri, folder)
         files = committed(uri).files
-        where = place(uri)
+        pieces = _pieces(place(uri), {name: size for name, (size, _) in files.items() if _is_safe(name)})
+        next(pieces)  # opens the files
     except (CheckpointError, OSError) as error:
         node = f"; node {record.node} wrote it" if record.node else ""
         raise Conflict(f"the files of {record.public_id} cannot be read here: {error}{node}") from error
-    return _pieces(where, {name: size for name, (size, _) in files.items() if _is_safe(name)})
+    return pieces
 
 
 def _pieces(where: Place, sizes: Mapping[str, int]) -> Iterator[bytes]:
-    for name, size in sizes.items():
-        header = tarfile.TarInfo(name)
-        header.size, header.mode = size, 0o644
-        yield header.tobuf(tarfile.PAX_FORMAT)
-        left = size
-        with _opened(where / name) as file:
-            while left and (piece := file.read(min(CHUNK, left))):
-                left -= len(piece)
-                yield piece
-        if left:
-            raise CheckpointError(f"{name} of {where.uri} became shorter while it was read")
-        yield bytes(-size % BLOCK)
-    yield bytes(2 * BLOCK)
+    """Yield an empty piece, and then the archive.
+
+    Before the first piece, open up to `MOST_OPEN` files on a disk. These are then complete even if the checkpoint is deleted in
+    the meantime, by the experiment's policy or with the experiment.
+    """
+    with contextlib.ExitStack() as stack:
+        first = list(sizes)[:MOST_OPEN] if where.remote is None else []
+        opened = {name: stack.enter_context(_opened(where / name)) for name in first}
+        yield b""
+        for name, size in sizes.items():
+            header = tarfile.TarInfo(name)
+            header.size, header.mode = size, 0o644
+            yield header.tobuf(tarfile.PAX_FORMAT)
+            left = size
+            with opened.pop(name, None) or _opened(where / name) as file:
+                while left and (piece := file.read(min(CHUNK, left))):
+                    left -= len(piece)
+                    yield piece
+            if left:
+                raise CheckpointError(f"{name} of {where.uri} became shorter while it was read")
+            yield bytes(-size % BLOCK)
+        yield bytes(2 * BLOCK)
 
 
 def _opened(file: Place) -> BinaryIO:

@@ -372,6 +372,7 @@ class HostGroups:
             limits=self._core.spec.limits,
             checkpoint_policy=spec.checkpoint,
             storage=self.storage,
+            has_saved=self._has_saved(),
             durable=settings.durability == "FULL",
             log_dir=self.log_dir,
             first_milestone=milestone,
@@ -379,6 +380,13 @@ class HostGroups:
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
             metric=spec.objective.metric,
             runtime_env=spec.resolved.get("runtime_env", spec.runtime_env),
+        )
+
+    def _has_saved(self) -> bool:
+        """Return whether the storage has checkpoints of the experiment, at a path of every machine that runs its trials."""
+        kept = (one.info for trial in self._core.trials for one in trial.checkpoints.values())
+        return self.record.spec.executor != "agents" and any(
+            info.ready and info.node is None and is_within(self.storage, info.uri) for info in kept
         )
 
 

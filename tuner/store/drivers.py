@@ -10,6 +10,7 @@ from tuner.domain.batch import Batch, Entry
 from tuner.domain.states import ExperimentState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, LostLease, NotFound
+from tuner.store.commands import DELETION
 from tuner.store.experiments import COLUMNS, record
 from tuner.store.records import ExperimentRecord
 from tuner.store.sql.database import Database
@@ -44,7 +45,7 @@ class Drivers:
 
         An experiment needs a driver in these cases: it is meant to run; it is paused, and a user has asked to resume or end
         it; it has ended, and a user has asked to continue it; or it has ended, but its driver was killed before it deleted the
-        checkpoints that it had decided to delete.
+        checkpoints that it had decided to delete. One whose deletion was interrupted needs none: its log may say that it runs.
 
         Args:
             now: the current time.
@@ -57,7 +58,7 @@ class Drivers:
         to_run = or_(
             experiment.c.state.in_(_ACTIVE),
             and_(experiment.c.state == ExperimentState.PAUSED, _asked_for("resume", "cancel", "kill")),
-            and_(experiment.c.state.in_(_OVER), or_(_asked_for("continue"), experiment.c.driver_owner.is_not(None))),
+            and_(experiment.c.state.in_(_OVER), or_(_asked_for("continue"), experiment.c.driver_owner != DELETION)),
         )
         query = select(*COLUMNS).where(free, to_run).order_by(experiment.c.id)
         with self._database.read() as connection:

@@ -486,6 +486,10 @@ class Experiments:
         """
         return removal.seize(self._database, experiment_id, epoch, at(now))
 
+    def give_back(self, record: ExperimentRecord) -> None:
+        """Undo `seize` after it has returned True. `record` is the experiment as it was before."""
+        removal.give_back(self._database, record)
+
     def remove(self, experiment_id: int) -> None:
         """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""
         removal.remove(self._database, experiment_id)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tuner.domain.states import ExperimentState
 from tuner.errors import StoreError
 from tuner.store.commands import DELETION, lock
+from tuner.store.records import ExperimentRecord
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
 
@@ -20,13 +21,16 @@ OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhoo
 """The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
 
 LEASE_S = 600.0
-"""The duration of a deletion's lease in seconds. If the deletion takes longer, a service may claim the experiment."""
+"""The duration of a deletion's lease in seconds. After that, users may continue the experiment, as if it had been cancelled."""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
 UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION}', lease_until = ?,
   state = CASE WHEN state IN ({_ENDED}) THEN state ELSE '{ExperimentState.CANCELLED}' END
 WHERE id = ? AND driver_epoch = COALESCE(?, driver_epoch)"""
+_GIVE_BACK = f"""
+UPDATE experiment SET driver_owner = ?, lease_until = ?, state = ?
+WHERE id = ? AND driver_epoch = ? AND driver_owner = '{DELETION}'"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
@@ -45,6 +49,16 @@ def seize(database: Database, experiment_id: int, epoch: int | None, now: float)
     with database.write() as cursor:
         cursor.execute(_SEIZE, (now + LEASE_S, experiment_id, epoch))
         return cursor.rowcount == 1
+
+
+def give_back(database: Database, record: ExperimentRecord) -> None:
+    """Let the experiment be driven again after `seize`, in the state in which `record` has it. Keep the new epoch.
+
+    Do nothing if another deletion has seized the experiment since.
+    """
+    before = (record.driver_owner, record.lease_until, record.state, record.id, record.driver_epoch + 1)
+    with database.write() as cursor:
+        cursor.execute(_GIVE_BACK, before)
 
 
 def remove(database: Database, experiment_id: int) -> None:

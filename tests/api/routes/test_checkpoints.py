@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,21 @@ async def test_a_checkpoint_is_listed_downloaded_and_pinned(
     assert (torn.status_code, "damaged" in torn.json()["detail"]) == (409, True)
     for path in ("", "/download"):
         assert (await client.get(f"{API}/checkpoints/ckpt_none{path}")).status_code == 404
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_sent_to_its_end(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    """The connection was cut, with a traceback in the service's log, as soon as the search had a newer checkpoint."""
+    saved(sqlite_store, tmp_path)
+    pieces = files.archive(sqlite_store.trials.checkpoint("ckpt_0"), str(tmp_path))
+    sent = next(iter(pieces))
+    shutil.rmtree(tmp_path / "ckpt")
+    with tarfile.open(fileobj=io.BytesIO(sent + b"".join(pieces))) as archive:
+        assert {name: len(archive.extractfile(name).read()) for name in archive.getnames()} == {  # type: ignore[union-attr]
+            "inner/state.json": 2,
+            "model.bin": 3000,
+        }
 
 
 async def test_files_that_cannot_be_opened_are_a_conflict(

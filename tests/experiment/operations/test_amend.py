@@ -318,6 +318,18 @@ def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatc
     assert len(store.trials.page(kept.id).items) == 2
 
 
+def test_webhooks_are_told_of_the_end_of_an_experiment_that_is_deleted_by_force(store: Store, tmp_path: Path) -> None:
+    """The service looks once a second, and did not find the experiment any more."""
+    hook = store.webhooks.create("https://example.com/hook", ["experiment.cancelled"])
+    made, _, _ = begin(store)
+    delete_experiment(store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True)
+    [told] = store.webhooks.deliveries(hook.public_id)
+    assert (told.event, told.experiment, told.state) == ("experiment.cancelled", made.public_id, "pending")
+    store.webhooks.prune(time.time())
+    [due] = store.webhooks.claim(10, 60)
+    assert due.data["experiment"]["state"] == "cancelled"
+
+
 def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,16 +338,43 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     with monkeypatch.context() as patch:
 
         def remove(self: Place) -> None:
-            raise OSError("When listing objects: the bucket does not answer")
+            raise KeyboardInterrupt
 
         patch.setattr(Place, "remove", remove)
-        with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
+        with pytest.raises(KeyboardInterrupt):
             delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.get(made.public_id).driver_owner == DELETION
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
+
+
+def test_a_deletion_that_the_storage_refuses_leaves_the_experiment_as_it_was(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ten minutes, no command was taken, and an experiment that was paused counted as cancelled from then on."""
+
+    def remove(self: Place) -> None:
+        raise OSError("When listing objects: the bucket does not answer")
+
+    paused, epoch, trials = begin(store)
+    for state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
+        store.drivers.commit(paused.id, epoch, Batch(log=[], trials=trials, state=state), T0)
+    store.drivers.release(paused.id, epoch)
+    killed = ended(store)  # its driver was killed before it had deleted the checkpoints that it had decided to delete
+    act(store, "continue", killed.public_id)
+    store.drivers.claim(killed.id, "a dead driver", 60.0, T0)
+    before = [store.experiments.get(made.public_id) for made in (paused, killed)]
+    monkeypatch.setattr(Place, "remove", remove)
+    for record in before:
+        with pytest.raises(Conflict, match=r"cannot be deleted: .* does not answer; try again later"):
+            delete_experiment(store, record.public_id, storage=str(tmp_path), home=tmp_path, force=True)
+        after = store.experiments.get(record.public_id)
+        assert after == replace(record, driver_epoch=record.driver_epoch + 1)
+    act(store, "resume", paused.public_id)
+    continue_experiment(store, killed.public_id, 4)
+    assert {record.id for record in store.drivers.claimable(time.time())} == {paused.id, killed.id}
 
 
 def test_an_experiment_that_is_being_deleted_takes_no_commands(store: Store) -> None:

@@ -72,7 +72,6 @@ class Decider:
         self._exhausted = False  # the searcher has no more configurations
         self._commands = 0  # users' requests from before the newest takeover that are not handled yet
         self._owes_takeover = False  # the trials of the previous driver are to be continued
-        self._late_resume: e.Commanded | None = None  # a resume that came when the time or the GPU hours were used up
         self._fitting = False
         self._fit_again = 0.0
 
@@ -172,15 +171,10 @@ class Decider:
     def _take_over(self) -> Iterator[Decision]:
         """Continue or pause the previous driver's trials once the users' requests are handled, unless a limit is used up."""
         decisions = after_takeover(self.experiment)
-        if self._commands or (decisions and self._limit_ends_search()):
+        if self._commands or (decisions and limits.end_search(self.experiment)):
             return
         self._owes_takeover = False
         yield from decisions
-
-    def _limit_ends_search(self) -> bool:
-        """Return whether the driver's timer is about to end the search, because the time or the GPU hours are used up."""
-        experiment = self.experiment
-        return experiment.state is _X.RUNNING and experiment.finishing is None and limits.used_up(experiment)
 
     def _obey(self, event: e.Commanded) -> Iterator[Decision]:
         """Make the decisions that follow a user's command. A resumed trial that has no checkpoint starts over, with a warning.
@@ -188,11 +182,8 @@ class Decider:
         If the time budget or the GPU hours are used up, as after a user has lowered them, a resume starts no trial: the
         driver's timer ends the search next.
         """
-        if event.trial is None:
-            late = event.command == "resume" and self._limit_ends_search()
-            self._late_resume = event if late else None
-            if late:
-                return
+        if event is self.experiment.late_resume and not self.experiment.resumes_late:
+            return
         for decision in after_command(self.experiment, event):
             if isinstance(decision, d.Resume):
                 yield from self._continue_trial(decision, asked=True)
@@ -201,8 +192,7 @@ class Decider:
 
     def _resume_late(self) -> Iterator[Decision]:
         """Carry out a resume that started no trial, if a user has raised the limit before it has ended the search."""
-        resume, goes_on = self._late_resume, self.experiment.finishing is None and not self._limit_ends_search()
-        if resume is not None and goes_on:
+        if (resume := self.experiment.late_resume) is not None and self.experiment.resumes_late:
             yield from self._obey(resume)
 
     def _lost(self, number: int, info: CheckpointInfo, reason: str) -> d.Note:
@@ -433,7 +423,9 @@ class Decider:
         experiment = self.experiment
         if experiment.finishing is not None and experiment.state is _X.RUNNING:
             yield from self._stop_paused(experiment.finishing)
-        while self._has_free_slot() and self._late_resume is None:
+        if experiment.late_resume is not None and not experiment.resumes_late:
+            return
+        while self._has_free_slot():
             if not (yield from self._use_slot()):
                 return
 

@@ -60,7 +60,8 @@ def delete_experiment(
     Raises:
         NotFound: there is no such experiment.
         Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
-            answer or is not mounted. A deletion that was interrupted can be repeated at once.
+            answer or is not mounted. The experiment is then as it was, except for checkpoints that are deleted already. A
+            deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
@@ -82,10 +83,15 @@ def delete_experiment(
             raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
         record = store.experiments.get(experiment)
-    for folder in _folders(store, record, storage, home):
-        _remove_checkpoints(folder)
+    try:
+        for folder in _folders(store, record, storage, home):
+            _remove_checkpoints(folder)
+    except Conflict:
+        store.experiments.give_back(record)
+        raise
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
+    store.webhooks.collect()  # the end of the experiment, and other events that no service has seen yet
     with contextlib.suppress(NotFound):  # another call was faster
         store.experiments.remove(record.id)
     try:

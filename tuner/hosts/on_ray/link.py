@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
+import psutil
+
 from tuner import __version__
 from tuner.errors import ClusterUnreachable, NewerHost
 from tuner.hosts.ray.head import COMMAND_S
@@ -97,6 +99,8 @@ class Link:
             load_host()
             death = host.live.remote()
             while not ray.wait([death], timeout=CHECK_S)[0]:
+                if service_is_stopped():
+                    continue  # agents cannot reach the host, which learns of that if nobody asks it for news
                 news, metrics = ray.get([host.news.remote(), host.metrics.remote()], timeout=START_S)
                 self._tell(up=self._owner, news=news, metrics=metrics)
             ray.get(death)
@@ -187,6 +191,13 @@ class Link:
             self._tell(answer=number, found=ray.get(getattr(host, method).remote(*args), timeout=LOOK_S))
         except Exception as error:
             self._tell(answer=number, error=f"the driver does not answer: {type(error).__name__}")
+
+
+def service_is_stopped() -> bool:
+    """Return whether the service, which has started this process, stands still, as after SIGSTOP."""
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(os.getppid()).status() == psutil.STATUS_STOPPED)
+    return False
 
 
 def load_host() -> threading.Thread:

@@ -27,7 +27,7 @@ from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
 from tuner.errors import CheckpointLost, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
-from tuner.trials.checkpoints.storage import nothing_around
+from tuner.trials.checkpoints.storage import is_local, nothing_around, place
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages import peer_lines
@@ -403,14 +403,15 @@ class Rank:
             self._seed(launch, assignment)  # imports may have drawn random numbers
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
+        if launch.has_saved and is_local(launch.storage) and not os.path.lexists(place(launch.storage).path):
+            raise _not_mounted(launch, nothing_around(launch.storage))
         if checkpoint is not None and assignment.local_rank == 0:
             try:
                 checkpoint.verify()
             except CheckpointLost as lost:
                 if (root := nothing_around(launch.storage)) is None:
                     raise
-                deleted = f"If you have deleted the checkpoints, create the folder {launch.storage}"
-                raise OSError(f"there is nothing in {root}: {NOT_MOUNTED} {deleted}") from lost
+                raise _not_mounted(launch, root) from lost
             if checkpoint.is_elsewhere:
                 # Fetch the files before user code runs: if their node is lost, that is not the user code's fault.
                 borrowed = contextlib.ExitStack()
@@ -554,6 +555,14 @@ class _Sender:
 
     def send(self, messages: list[Report]) -> Verdict | Resend | None:
         return self._reports.send(self._segment, messages)
+
+
+def _not_mounted(launch: Launch, root: str | None) -> OSError:
+    """Return the error of a storage without the experiment's folder. root: the directory around that folder, if it is empty."""
+    missing = f"nothing in {root}" if root is not None else f"no folder {launch.storage}"
+    return OSError(
+        f"there is {missing}: {NOT_MOUNTED} If you have deleted the checkpoints, create the folder {launch.storage}"
+    )
 
 
 def _seed_numpy(seed: int) -> None:

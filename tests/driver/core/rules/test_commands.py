@@ -162,3 +162,21 @@ def two_that_ran(**options: Any) -> Bench:
         bench.started(number)
         bench.reported(number)
     return bench.successor()
+
+
+def test_a_resume_that_came_when_a_limit_was_used_up_outlives_its_driver() -> None:
+    """The trials stayed paused if the driver died before the limit ended the search, and the user then raised the limit."""
+    bench = two_that_ran(limits={"max_concurrent_trials": 2, "time_budget_s": 100.0})
+    bench.core.decider.expect([pause := e.Commanded(time=bench.tick(), command="pause")])
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    bench.feed(pause)
+    lowered, raised = (e.Amended(time=bench.tick(), changes={"limits": {"time_budget_s": x}}) for x in (1.0, 100.0))
+    bench.feed(lowered)
+    assert launches(bench.command("resume")) == []
+    after = bench.successor()
+    after.core.decider.expect([raised])
+    assert launches(after.feed(e.DriverStarted(time=after.tick(), epoch=3))) == []
+    assert launches(after.feed(raised)) == [(0, 2), (1, 2)]
+    after.command("pause", trial=0)
+    after.ended(0)
+    assert launches(after.feed(e.Amended(time=after.tick(), changes={"limits": {"time_budget_s": 200.0}}))) == []

@@ -50,6 +50,7 @@ def apply(state: State, event: e.Commanded) -> None:
             pass  # these commands are for single trials only
         case _:
             assert_never(event.command)
+    state.late_resume = event if event.command == "resume" and limits.end_search(state) else None
 
 
 def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str) -> None:

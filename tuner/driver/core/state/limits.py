@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tuner.domain.decisions import Finish
 from tuner.domain.events import BudgetSpent, GpuHoursSpent
-from tuner.domain.states import TrialState
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.plurals import counted
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def used_up(experiment: State) -> bool:
     if seconds is not None and experiment.running_s > seconds * _ROUNDING:
         return True
     return hours is not None and experiment.usage.gpu_hours(experiment.ran) > hours * _ROUNDING
+
+
+def end_search(experiment: State) -> bool:
+    """Return whether the driver's timer is about to end the search, because the time or the GPU hours are used up."""
+    return experiment.state is ExperimentState.RUNNING and experiment.finishing is None and used_up(experiment)
 
 
 def spent(event: BudgetSpent | GpuHoursSpent) -> str:

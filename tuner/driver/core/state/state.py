@@ -101,6 +101,7 @@ class State:
         self.saving = SaveInterval(spec.checkpoint, self.usage)
         self.counted: Sequence[float] = (0.0,) * len(limits.LIMITS)  # the counts at the user's last `continue`
         self.capped = False  # the GPU hours are used up, so every segment is ended as soon as possible
+        self.late_resume: e.Commanded | None = None  # a resume that came when the time or the GPU hours were used up
         self.begun = False  # whether a trial has ever started
         self.error: str | None = None
         self.finishing: str | None = None  # why no new trial is started; None if trials may start
@@ -161,6 +162,11 @@ class State:
     def counts_time(self) -> bool:
         """Return whether time counts towards the time budget: the experiment is running and its first trial has started."""
         return self.begun and self.state in (_X.RUNNING, _X.PAUSING)
+
+    @property
+    def resumes_late(self) -> bool:
+        """Return whether `late_resume` is to be carried out now: a user has raised the limit before it has ended the search."""
+        return self.late_resume is not None and self.finishing is None and not limits.end_search(self)
 
     @property
     def all_ended(self) -> bool:
@@ -267,6 +273,8 @@ class State:
             segment.decided_at = segment.report_no
 
     def _tick(self, event: Event) -> None:
+        if self.resumes_late:
+            self.late_resume = None  # it was carried out after the event before
         if isinstance(event, e.ClockJumped):
             self.pauses.without_driver(max(event.start, self.now), event.start + event.seconds)
         steady = self.steady.take(event, self.ran)
