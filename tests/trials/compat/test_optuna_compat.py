@@ -16,6 +16,7 @@ from optuna.distributions import json_to_distribution
 from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Mode
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
 from tuner.trials.compat.optuna_compat import Objective, Trial
@@ -294,6 +295,26 @@ def test_the_wrapper_for_several_ranks_is_the_trial_itself(
     assert all(isinstance(t, optuna.Trial) for t in seen)
     for name in [name for name in sys.modules if name.startswith("optuna_integration")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_study_has_the_directions_that_callbacks_compare(driver: Driver, mode: Mode) -> None:
+    """LightGBMPruningCallback asks for them. Its trials failed with "there is no optuna.Study here"."""
+    here = session.current()
+    assert here is not None
+    here.modes = (mode,)
+    study = trial().study
+    assert (
+        study.direction
+        is {"min": optuna.study.StudyDirection.MINIMIZE, "max": optuna.study.StudyDirection.MAXIMIZE}[mode]
+    )
+    with pytest.raises(AttributeError, match=r"no optuna.Study here.* it has no best_value"):
+        _ = study.best_value
+    assert not hasattr(study, "best_trial")
+    here.modes = (mode, "min")
+    assert trial().study.directions == [study.direction, optuna.study.StudyDirection.MINIMIZE]
+    with pytest.raises(RuntimeError, match="use directions"):
+        _ = trial().study.direction
 
 
 def test_what_is_not_here_says_so(driver: Driver) -> None:
