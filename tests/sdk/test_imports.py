@@ -208,6 +208,16 @@ def test_categories_that_are_lists_are_found_in_the_given_space(tmp_path: Path) 
     assert [trial.config["net"] for trial in guessed.trials] == [{"a/b": 1}, {"a/b": 2}]
 
 
+def test_constants_in_groups_are_in_the_configuration_once(tmp_path: Path) -> None:
+    """The configuration had them twice: {"data/rows": 9, "data": {"rows": 9}}."""
+    configs = [{"data": {"rows": 9, "a/b": None}, "net": {"depth": n, "kind": "cnn"}, "seed": 1} for n in (1, 2)]
+    _write_ray(tmp_path / "groups", configs)
+    for space in (None, {**configs[0], "net": {"depth": tuner.randint(0, 5), "kind": "cnn"}}):
+        result = tuner.import_ray(tmp_path / "groups", metric="loss", mode="min", space=space)
+        assert [trial.config for trial in result.trials] == configs
+        assert result.best_config == configs[1]
+
+
 @pytest.mark.parametrize(
     "space", [{"lr": tuner.uniform(0, 0.2)}, {"lr": tuner.uniform(0, 1), "more": tuner.uniform(0, 1)}]
 )

@@ -265,7 +265,12 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
             value = repr(found[p.path]) if p.path in found else "no value"
             raise SpecError(f"trial {folder.name} has {value}, which is not in the space", f"/space/{p.path}")
     inside = {path.partition("/")[0] for path in found if path not in flat}
-    beside = {k: v for k, v in flat.items() if k.partition("/")[0] not in inside and _is_plain(v)}
+    fixed = _flat(space.constants(), escape)  # the configuration of every trial has them
+    beside = {
+        k: v
+        for k, v in flat.items()
+        if k.partition("/")[0] not in inside and _is_plain(v) and not (k in fixed and same(v, fixed[k]))
+    }
     return beside | found
 
 
