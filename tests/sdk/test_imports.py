@@ -205,7 +205,21 @@ def test_categories_that_are_lists_are_found_in_the_given_space(tmp_path: Path) 
     result = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", space=space)
     assert [trial.config for trial in result.trials] == configs
     guessed = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", name="guessed")
-    assert [trial.config["net"] for trial in guessed.trials] == [{"a/b": 1}, {"a/b": 2}]
+    assert [trial.config for trial in guessed.trials] == configs  # the lists had been lost
+
+
+def test_lists_in_groups_are_kept_in_a_guessed_space(tmp_path: Path) -> None:
+    """Parameters that are lists had been left out of the trials, without a word."""
+    nets = [{"layers": [8, 8], "depth": 2}, {"layers": [8, 8], "depth": 3, "only": 1}, {"layers": None, "depth": 2}]
+    configs = [{"net": net, "betas": [0.9, 0.999], "k": [[n], 1]} for n, net in enumerate(nets)]
+    _write_ray(tmp_path / "lists", configs)
+    result = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min")
+    assert [trial.config["net"]["layers"] for trial in result.trials] == [[8, 8], [8, 8], None]
+    assert [(trial.config["betas"], trial.config["k"]) for trial in result.trials] == [
+        ([0.9, 0.999], [[n], 1]) for n in range(3)
+    ]
+    assert len(result.dataframe()) == 3
+    assert tuner.load("lists").best_config == configs[2]
 
 
 def test_constants_in_groups_are_in_the_configuration_once(tmp_path: Path) -> None:

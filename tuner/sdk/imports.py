@@ -236,6 +236,9 @@ def import_ray(
     longest = max(len(rows) for _, rows, _ in read)
     configs = [_flat(params, escape) for params, _, _ in read]
     built = Space.from_python(space if space is not None else _guessed(configs))
+    if space is None:  # a guessed space leaves out what only some trials have
+        common = [_nested({k: v for k, v in config.items() if k in built}) for config in configs]
+        read = [(params, rows, at) for params, (_, rows, at) in zip(common, read, strict=True)]
     trials = [
         _ray_trial(_ray_params(built, params, config, at), rows, at, longest)
         for config, (params, rows, at) in zip(configs, read, strict=True)
@@ -314,12 +317,15 @@ def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     space: dict[str, Any] = {}
     for name in dict.fromkeys(name for config in configs for name in config):
         values = [config[name] for config in configs if name in config]
-        if len(values) < len(configs) or not all(map(_is_plain, values)):
+        if len(values) < len(configs):
             continue
-        several = list(dict.fromkeys(values))
+        plain = all(map(_is_plain, values))
+        several = list(dict.fromkeys(values) if plain else {json.dumps(value): value for value in values}.values())
         if len(several) == 1:
             space[name] = values[0]
-        elif not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
+        elif not plain or not all(
+            isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values
+        ):
             space[name] = domains.choice(several)
         else:
             low, high = min(values), max(values)
