@@ -42,12 +42,17 @@ def test_mlflow_has_a_run_for_each_trial(sqlite_store: Store, search: str, tmp_p
     runs = {run.data.tags["tuner.trial_id"]: run for run in client.search_runs([experiment.experiment_id])}
     trials = tuner.Result.load(sqlite_store, search).trials
     assert set(runs) == {trial.id for trial in trials}
+    log = sqlite_store.log.events_after(sqlite_store.experiments.get(search).id, 0, 1000)
     for trial in trials:
         run = runs[trial.id]
         assert run.info.status == "FINISHED"
         assert run.data.params == {"x": str(trial.config["x"]), "net/width": str(trial.config["net"]["width"])}
         values = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "loss")}
         assert values == {i + 1: report["loss"] for i, report in enumerate(trial.history)}
+        # The time of the end is that of the trial, in the virtual time of the simulation; it was that of the callback.
+        assert (
+            int(trial.history[-1]["time"] * 1000) <= run.info.end_time <= max(int(event.time * 1000) for event in log)
+        )
 
 
 @pytest.mark.usefixtures("_mlflow")
@@ -87,16 +92,16 @@ def test_mlflow_has_the_values_that_an_objective_draws_after_its_start(tmp_path:
     for drawn in ({"x": 1.5, "kind@2": "a"}, {"x": 1.5, "kind@2": "a", "late": None}):
         callback: Any = tuner.callbacks.MLflowLoggerCallback(uri)  # a new one, as after a resume
         callback.setup(name="n", experiment_id="e")
-        callback.on_trial_start(trial=trial)
+        callback.on_trial_start(trial=trial, timestamp=1e9 - 5)
         trial.params = drawn
         callback.on_trial_result(trial=trial, result=result)
-    callback.on_trial_error(trial=trial)
+    callback.on_trial_error(trial=trial, timestamp=1e9 + 3)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("n")
     assert experiment is not None
     [run] = client.search_runs([experiment.experiment_id])
     assert run.data.params == {"x": "1.5", "kind_2": "a", "late": "None"}
-    assert run.info.status == "FAILED"
+    assert (run.info.status, run.info.start_time, run.info.end_time) == ("FAILED", 999_999_995_000, 1_000_000_003_000)
 
 
 @pytest.mark.usefixtures("_mlflow")

@@ -47,9 +47,10 @@ class MLflowLoggerCallback(Callback):
         self._runs.clear()
         self._logged.clear()
 
-    def _run(self, trial: ObservedTrial) -> str:
+    def _run(self, trial: ObservedTrial, began: float | None = None) -> str:
         """Return the id of the trial's run. Create the run, unless it was created before a resume.
 
+        began: the time at which a run that is created begins. None: now.
         Log the params that the run does not have yet: an Optuna objective draws its values after its trial has started.
         """
         if trial.number not in self._runs:
@@ -61,7 +62,7 @@ class MLflowLoggerCallback(Callback):
                 self._logged[trial.number] = set(found[0].data.params)
             else:
                 tags = {**self._tags, "tuner.experiment_id": self._id, "tuner.trial_id": trial.trial_id}
-                run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
+                run = self._client.create_run(self._experiment, _in_ms(began), run_name=trial.name, tags=tags)
                 self._runs[trial.number] = run.info.run_id
                 self._logged[trial.number] = set()
         run_id, logged = self._runs[trial.number], self._logged[trial.number]
@@ -74,8 +75,8 @@ class MLflowLoggerCallback(Callback):
                 self._client.log_param(run_id, names[name], value)
         return run_id
 
-    def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._run(trial)
+    def on_trial_start(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._run(trial, timestamp)
 
     def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._client.update_run(self._run(trial), status="RUNNING")
@@ -89,16 +90,20 @@ class MLflowLoggerCallback(Callback):
         metrics = [Metric(names[name], value, time, step) for name, value in found.items()]
         self._client.log_batch(self._run(trial), metrics=metrics)
 
-    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED")
+    def on_trial_complete(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED", timestamp)
 
-    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._end(trial, "FAILED")
+    def on_trial_error(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._end(trial, "FAILED", timestamp)
 
-    def _end(self, trial: ObservedTrial, status: str) -> None:
+    def _end(self, trial: ObservedTrial, status: str, ended: float | None) -> None:
         run = self._run(trial)
         self._client.set_tag(run, "tuner.reason", trial.reason)
-        self._client.set_terminated(run, status)
+        self._client.set_terminated(run, status, _in_ms(ended))
+
+
+def _in_ms(time: float | None) -> int | None:
+    return None if time is None else int(time * 1000)
 
 
 def _allowed(name: str) -> str:
