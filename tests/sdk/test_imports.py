@@ -190,6 +190,23 @@ def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
     assert "timestamp" not in result.trials[0].metrics
 
 
+def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
+    def rises_and_falls(trial: optuna.Trial) -> float:
+        trial.suggest_float("x", 0, 1)
+        trial.report(10.0 - trial.number, 0)
+        if trial.number == 0:
+            raise optuna.TrialPruned
+        return float(trial.number)
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name="pruned", direction="maximize")
+    study.optimize(rises_and_falls, n_trials=3)
+    result = tuner.import_optuna(study)
+    assert result.best_finished is not None
+    assert (result.best_finished.number, result.best_finished_value) == (study.best_trial.number, study.best_value)
+    assert result.best.number == 0  # as docs/from_optuna.md says
+
+
 def test_names_with_slashes_keep_them() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name="slashes")
