@@ -244,6 +244,8 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
     t.set_user_attr("counts", {"all": np.int64(3)})
     t.set_constraint("size", 3)
     assert driver.notes == {"classes": [1, 2], "worst": "inf", "counts": {"all": 3}, "constraint/size": 3.0}
+    t.set_user_attr("scores", {"f1": float("nan"), "all": np.array([1.0, -np.inf])})  # it had failed the trial
+    assert driver.notes["scores"] == {"f1": "nan", "all": [1.0, "-inf"]}
     assert t.user_attrs["classes"] == [1, 2]
     assert t.constraints == {"size": 3.0}
     with pytest.raises(WrongArgument, match="'model' must be JSON"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -260,10 +259,9 @@ class Trial(optuna.trial.Trial):
 
 
 def _as_json(key: str, value: Any) -> Any:
+    """Return a value as JSON. NaN and infinities, which JSON does not have, become the words nan, inf and -inf."""
     try:
-        if isinstance(value, float) and not math.isfinite(value):
-            return str(value)
-        return json.loads(json.dumps(value, allow_nan=False, default=_listed))
+        return json.loads(json.dumps(value, default=_listed), parse_constant=lambda name: str(float(name)))
     except (TypeError, ValueError):
         raise WrongArgument(f"the user attribute {key!r} must be JSON, not {value!r}") from None
 
