@@ -259,7 +259,7 @@ def test_without_a_connection_logs_go_by_calls(driver: Driver) -> None:
 def test_a_batch_is_taken_although_its_connection_breaks_meanwhile(
     driver: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If a rank ended before it had its answer, the driver printed "cannot answer a message from a rank" and a traceback."""
+    """The driver printed "cannot answer a message from a rank" and a traceback if a rank ended before it had its answer."""
     came = driver.hold("slow")
     with socket.create_connection((driver.address.host, driver.address.port)) as connection:
         connection.sendall(driver.address.token + b"R")
