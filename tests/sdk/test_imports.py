@@ -190,6 +190,28 @@ def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
     assert "timestamp" not in result.trials[0].metrics
 
 
+def test_a_trial_that_ray_tune_has_retried_with_success_has_not_failed(tmp_path: Path) -> None:
+    """It counted as failed, and all trials without a retry as stopped, since they had fewer results."""
+    _write_ray(tmp_path / "retried", [{"x": n} for n in range(4)])
+    for number, (iterations, failures) in enumerate(
+        [("1 2 2 3", "01"), ("1 2 3", ""), ("1 2 2", "01 09"), ("1 2", "")]
+    ):
+        folder = tmp_path / "retried" / f"trial_{number}"
+        rows = [
+            {"loss": 1.0, "training_iteration": int(i), "date": f"2026-11-29_15-13-0{at}", "timestamp": 1.7e9 + at}
+            for at, i in enumerate(iterations.split())
+        ]
+        (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for at, second in enumerate(failures.split(), 1):
+            with open(folder / "error.txt", "a") as file:
+                file.write(f"Failure # {at} (occurred at 2026-11-29_15-13-{second})\nTraceback\nValueError: {at}\n\n")
+    result = tuner.import_ray(tmp_path / "retried", metric="loss", mode="min")
+    assert {trial.config["x"]: str(trial.state) for trial in result.trials} == {
+        0: "completed", 1: "completed", 2: "failed", 3: "stopped",
+    }  # fmt: skip
+    assert [str(error) for error in result.errors] == ["trial 2: ValueError: 2"]
+
+
 def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
     def rises_and_falls(trial: optuna.Trial) -> float:
         trial.suggest_float("x", 0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,8 +200,9 @@ def import_ray(
 ) -> Result:
     """Import a folder of Ray Tune results into this home's database, as an experiment that has ended, and return its result.
 
-    Only ``params.json`` and ``result.json`` of each trial are read; no pickles are loaded. Trials with an ``error.txt`` count
-    as failed. Other trials count as stopped if they have fewer results than the longest trial.
+    Only ``params.json``, ``result.json`` and ``error.txt`` of each trial are read; no pickles are loaded. A trial counts as
+    failed if it has no result after its last error. Other trials count as stopped if they have not come as far as the longest
+    trial.
 
     Args:
         folder: the folder of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
@@ -233,7 +235,7 @@ def import_ray(
             f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
         )
     read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
-    longest = max(len(rows) for _, rows, _ in read)
+    longest = max(_length(rows) for _, rows, _ in read)
     configs = [_flat(params, escape) for params, _, _ in read]
     built = Space.from_python(space if space is not None else _guessed(configs))
     if space is None:  # a guessed space leaves out what only some trials have
@@ -296,10 +298,10 @@ def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
 def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder: Path, longest: int) -> ImportedTrial:
     first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
     reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
-    failed, early = (folder / "error.txt").exists(), len(rows) < longest
-    reason = (
-        (folder / "error.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if failed else []
-    )
+    errors = folder / "error.txt"
+    told = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else None
+    failed, early = told is not None and _has_failed(told, rows), _length(rows) < longest
+    reason = told.strip().splitlines()[-1:] if told is not None else []
     return ImportedTrial(
         params=params,
         began=first,
@@ -310,6 +312,17 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         if failed
         else f"{'stopped' if early else 'done'} after {counted(len(rows), 'result')} in Ray Tune",
     )
+
+
+def _length(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how far a trial has come. A trial that was retried may have several results of one iteration."""
+    return max(int(row.get("training_iteration", number)) for number, row in enumerate(rows, 1))
+
+
+def _has_failed(errors: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if a trial has no result after its last error. If Ray has retried it with success, its errors remain."""
+    times = re.findall(r"^Failure # \d+ \(occurred at ([-\d_]+)\)", errors, re.MULTILINE)
+    return not times or str(rows[-1].get("date", "")) <= times[-1]
 
 
 def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
