@@ -212,6 +212,22 @@ def test_a_trial_that_ray_tune_has_retried_with_success_has_not_failed(tmp_path:
     assert [str(error) for error in result.errors] == ["trial 2: ValueError: 2"]
 
 
+@pytest.mark.parametrize("when", ["Failure # 1 (occurred at 2023-11-14_22-13-21)\n", ""])
+def test_a_trial_of_ray_tune_that_failed_before_its_first_result_is_kept(tmp_path: Path, when: str) -> None:
+    """The failed trials were left out without a word."""
+    _write_ray(tmp_path / "early", [{"x": n} for n in range(4)])
+    (tmp_path / "early" / "trial_1" / "result.json").write_text("")
+    (tmp_path / "early" / "trial_1" / "error.txt").write_text(f"{when}Traceback\nRuntimeError: out of memory\n")
+    (tmp_path / "early" / "trial_2" / "result.json").write_text("")  # it had not reported when Ray was killed
+    result = tuner.import_ray(tmp_path / "early", metric="loss", mode="min")
+    assert {trial.config["x"]: (str(trial.state), trial.error, trial.iterations) for trial in result.trials} == {
+        0: ("completed", None, 1),
+        1: ("failed", "RuntimeError: out of memory", 0),
+        3: ("completed", None, 1),
+    }
+    assert len(result.dataframe()) == 3
+
+
 def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
     def rises_and_falls(trial: optuna.Trial) -> float:
         trial.suggest_float("x", 0, 1)

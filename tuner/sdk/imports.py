@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import math
 import os
@@ -201,8 +203,8 @@ def import_ray(
     """Import a folder of Ray Tune results into this home's database, as an experiment that has ended, and return its result.
 
     Only ``params.json``, ``result.json`` and ``error.txt`` of each trial are read; no pickles are loaded. A trial counts as
-    failed if it has no result after its last error. Other trials count as stopped if they have not come as far as the longest
-    trial.
+    failed if it has no result after its last error. Trials with neither a result nor an error are left out. Other trials count
+    as stopped if they have not come as far as the longest trial.
 
     Args:
         folder: the folder of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
@@ -228,13 +230,13 @@ def import_ray(
         (json.loads((at / "params.json").read_text(encoding="utf-8") or "{}"), _rows(at / "result.json"), at)
         for at in found
     ]
-    read = [(params, rows, at) for params, rows, at in read if rows]
+    read = [(params, rows, at) for params, rows, at in read if rows or (at / "error.txt").exists()]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
     if metric not in known:
         raise SpecError(
             f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
         )
-    read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
+    read.sort(key=lambda one: one[1][0].get("timestamp", 0.0) if one[1] else _failed_at(one[2]))
     longest = max(_length(rows) for _, rows, _ in read)
     configs = [_flat(params, escape) for params, _, _ in read]
     built = Space.from_python(space if space is not None else _guessed(configs))
@@ -296,7 +298,10 @@ def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder: Path, longest: int) -> ImportedTrial:
-    first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
+    if rows:
+        first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
+    else:
+        first = _failed_at(folder)
     reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
     errors = folder / "error.txt"
     told = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else None
@@ -305,7 +310,7 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
     return ImportedTrial(
         params=params,
         began=first,
-        ended=reports[-1][0],
+        ended=reports[-1][0] if reports else first,
         reports=reports,
         outcome="failed" if failed else "stopped" if early else "completed",
         reason=(reason or ["failed"])[0]
@@ -316,13 +321,27 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
 
 def _length(rows: Sequence[Mapping[str, Any]]) -> int:
     """Return how far a trial has come. A trial that was retried may have several results of one iteration."""
-    return max(int(row.get("training_iteration", number)) for number, row in enumerate(rows, 1))
+    return max((int(row.get("training_iteration", number)) for number, row in enumerate(rows, 1)), default=0)
+
+
+def _failures(errors: str) -> list[str]:
+    """Return when a trial has failed, in the words of Ray, such as 2026-01-31_12-00-00. errors: the content of error.txt."""
+    return re.findall(r"^Failure # \d+ \(occurred at ([-\d_]+)\)", errors, re.MULTILINE)
+
+
+def _failed_at(folder: Path) -> float:
+    """Return the time at which a trial without results has failed, in seconds since 1970."""
+    errors = folder / "error.txt"
+    for time in _failures(errors.read_text(encoding="utf-8", errors="replace"))[-1:]:
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(time, "%Y-%m-%d_%H-%M-%S").astimezone().timestamp()
+    return errors.stat().st_mtime
 
 
 def _has_failed(errors: str, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if a trial has no result after its last error. If Ray has retried it with success, its errors remain."""
-    times = re.findall(r"^Failure # \d+ \(occurred at ([-\d_]+)\)", errors, re.MULTILINE)
-    return not times or str(rows[-1].get("date", "")) <= times[-1]
+    times = _failures(errors)
+    return not times or not rows or str(rows[-1].get("date", "")) <= times[-1]
 
 
 def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
