@@ -190,6 +190,61 @@ def test_a_folder_of_ray_tune_is_shown_as_it_was(tmp_path: Path) -> None:
     assert "timestamp" not in result.trials[0].metrics
 
 
+def test_a_trial_that_ray_tune_has_retried_with_success_has_not_failed(tmp_path: Path) -> None:
+    """It counted as failed, and all trials without a retry as stopped, since they had fewer results."""
+    _write_ray(tmp_path / "retried", [{"x": n} for n in range(4)])
+    for number, (iterations, failures) in enumerate(
+        [("1 2 2 3", "01"), ("1 2 3", ""), ("1 2 2", "01 09"), ("1 2", "")]
+    ):
+        folder = tmp_path / "retried" / f"trial_{number}"
+        rows = [
+            {"loss": 1.0, "training_iteration": int(i), "date": f"2026-11-29_15-13-0{at}", "timestamp": 1.7e9 + at}
+            for at, i in enumerate(iterations.split())
+        ]
+        (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for at, second in enumerate(failures.split(), 1):
+            with open(folder / "error.txt", "a") as file:
+                file.write(f"Failure # {at} (occurred at 2026-11-29_15-13-{second})\nTraceback\nValueError: {at}\n\n")
+    result = tuner.import_ray(tmp_path / "retried", metric="loss", mode="min")
+    assert {trial.config["x"]: str(trial.state) for trial in result.trials} == {
+        0: "completed", 1: "completed", 2: "failed", 3: "stopped",
+    }  # fmt: skip
+    assert [str(error) for error in result.errors] == ["trial 2: ValueError: 2"]
+
+
+@pytest.mark.parametrize("when", ["Failure # 1 (occurred at 2023-11-14_22-13-21)\n", ""])
+def test_a_trial_of_ray_tune_that_failed_before_its_first_result_is_kept(tmp_path: Path, when: str) -> None:
+    """The failed trials were left out without a word."""
+    _write_ray(tmp_path / "early", [{"x": n} for n in range(4)])
+    (tmp_path / "early" / "trial_1" / "result.json").write_text("")
+    (tmp_path / "early" / "trial_1" / "error.txt").write_text(f"{when}Traceback\nRuntimeError: out of memory\n")
+    (tmp_path / "early" / "trial_2" / "result.json").write_text("")  # it had not reported when Ray was killed
+    result = tuner.import_ray(tmp_path / "early", metric="loss", mode="min")
+    assert {trial.config["x"]: (str(trial.state), trial.error, trial.iterations) for trial in result.trials} == {
+        0: ("completed", None, 1),
+        1: ("failed", "RuntimeError: out of memory", 0),
+        3: ("completed", None, 1),
+    }
+    assert len(result.dataframe()) == 3
+
+
+def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
+    def rises_and_falls(trial: optuna.Trial) -> float:
+        trial.suggest_float("x", 0, 1)
+        trial.report(10.0 - trial.number, 0)
+        if trial.number == 0:
+            raise optuna.TrialPruned
+        return float(trial.number)
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name="pruned", direction="maximize")
+    study.optimize(rises_and_falls, n_trials=3)
+    result = tuner.import_optuna(study)
+    assert result.best_finished is not None
+    assert (result.best_finished.number, result.best_finished_value) == (study.best_trial.number, study.best_value)
+    assert result.best.number == 0  # as docs/from_optuna.md says
+
+
 def test_names_with_slashes_keep_them() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name="slashes")
@@ -205,7 +260,31 @@ def test_categories_that_are_lists_are_found_in_the_given_space(tmp_path: Path) 
     result = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", space=space)
     assert [trial.config for trial in result.trials] == configs
     guessed = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min", name="guessed")
-    assert [trial.config["net"] for trial in guessed.trials] == [{"a/b": 1}, {"a/b": 2}]
+    assert [trial.config for trial in guessed.trials] == configs  # the lists had been lost
+
+
+def test_lists_in_groups_are_kept_in_a_guessed_space(tmp_path: Path) -> None:
+    """Parameters that are lists had been left out of the trials, without a word."""
+    nets = [{"layers": [8, 8], "depth": 2}, {"layers": [8, 8], "depth": 3, "only": 1}, {"layers": None, "depth": 2}]
+    configs = [{"net": net, "betas": [0.9, 0.999], "k": [[n], 1]} for n, net in enumerate(nets)]
+    _write_ray(tmp_path / "lists", configs)
+    result = tuner.import_ray(tmp_path / "lists", metric="loss", mode="min")
+    assert [trial.config["net"]["layers"] for trial in result.trials] == [[8, 8], [8, 8], None]
+    assert [(trial.config["betas"], trial.config["k"]) for trial in result.trials] == [
+        ([0.9, 0.999], [[n], 1]) for n in range(3)
+    ]
+    assert len(result.dataframe()) == 3
+    assert tuner.load("lists").best_config == configs[2]
+
+
+def test_constants_in_groups_are_in_the_configuration_once(tmp_path: Path) -> None:
+    """The configuration had them twice: {"data/rows": 9, "data": {"rows": 9}}."""
+    configs = [{"data": {"rows": 9, "a/b": None}, "net": {"depth": n, "kind": "cnn"}, "seed": 1} for n in (1, 2)]
+    _write_ray(tmp_path / "groups", configs)
+    for space in (None, {**configs[0], "net": {"depth": tuner.randint(0, 5), "kind": "cnn"}}):
+        result = tuner.import_ray(tmp_path / "groups", metric="loss", mode="min", space=space)
+        assert [trial.config for trial in result.trials] == configs
+        assert result.best_config == configs[1]
 
 
 @pytest.mark.parametrize(

@@ -379,6 +379,7 @@ class HostGroups:
             checkpoint_every=spec.checkpoint.frequency,
             milestone_checkpoints=self._core.scheduler.SAVES_AT_MILESTONES,
             metric=spec.objective.metric,
+            modes=tuple(objective.mode for objective in spec.objectives),
             runtime_env=spec.resolved.get("runtime_env", spec.runtime_env),
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,8 +202,9 @@ def import_ray(
 ) -> Result:
     """Import a folder of Ray Tune results into this home's database, as an experiment that has ended, and return its result.
 
-    Only ``params.json`` and ``result.json`` of each trial are read; no pickles are loaded. Trials with an ``error.txt`` count
-    as failed. Other trials count as stopped if they have fewer results than the longest trial.
+    Only ``params.json``, ``result.json`` and ``error.txt`` of each trial are read; no pickles are loaded. A trial counts as
+    failed if it has no result after its last error. Trials with neither a result nor an error are left out. Other trials count
+    as stopped if they have not come as far as the longest trial.
 
     Args:
         folder: the folder of the experiment, such as ``~/ray_results/train_2026-01-31_12-00-00``.
@@ -226,16 +230,19 @@ def import_ray(
         (json.loads((at / "params.json").read_text(encoding="utf-8") or "{}"), _rows(at / "result.json"), at)
         for at in found
     ]
-    read = [(params, rows, at) for params, rows, at in read if rows]
+    read = [(params, rows, at) for params, rows, at in read if rows or (at / "error.txt").exists()]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
     if metric not in known:
         raise SpecError(
             f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
         )
-    read.sort(key=lambda one: one[1][0].get("timestamp", 0.0))
-    longest = max(len(rows) for _, rows, _ in read)
+    read.sort(key=lambda one: one[1][0].get("timestamp", 0.0) if one[1] else _failed_at(one[2]))
+    longest = max(_length(rows) for _, rows, _ in read)
     configs = [_flat(params, escape) for params, _, _ in read]
     built = Space.from_python(space if space is not None else _guessed(configs))
+    if space is None:  # a guessed space leaves out what only some trials have
+        common = [_nested({k: v for k, v in config.items() if k in built}) for config in configs]
+        read = [(params, rows, at) for params, (_, rows, at) in zip(common, read, strict=True)]
     trials = [
         _ray_trial(_ray_params(built, params, config, at), rows, at, longest)
         for config, (params, rows, at) in zip(configs, read, strict=True)
@@ -265,7 +272,12 @@ def _ray_params(space: Space, nested: Mapping[str, Any], flat: Mapping[str, Any]
             value = repr(found[p.path]) if p.path in found else "no value"
             raise SpecError(f"trial {folder.name} has {value}, which is not in the space", f"/space/{p.path}")
     inside = {path.partition("/")[0] for path in found if path not in flat}
-    beside = {k: v for k, v in flat.items() if k.partition("/")[0] not in inside and _is_plain(v)}
+    fixed = _flat(space.constants(), escape)  # the configuration of every trial has them
+    beside = {
+        k: v
+        for k, v in flat.items()
+        if k.partition("/")[0] not in inside and _is_plain(v) and not (k in fixed and same(v, fixed[k]))
+    }
     return beside | found
 
 
@@ -286,16 +298,19 @@ def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder: Path, longest: int) -> ImportedTrial:
-    first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
+    if rows:
+        first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
+    else:
+        first = _failed_at(folder)
     reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
-    failed, early = (folder / "error.txt").exists(), len(rows) < longest
-    reason = (
-        (folder / "error.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if failed else []
-    )
+    errors = folder / "error.txt"
+    told = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else None
+    failed, early = told is not None and _has_failed(told, rows), _length(rows) < longest
+    reason = told.strip().splitlines()[-1:] if told is not None else []
     return ImportedTrial(
         params=params,
         began=first,
-        ended=reports[-1][0],
+        ended=reports[-1][0] if reports else first,
         reports=reports,
         outcome="failed" if failed else "stopped" if early else "completed",
         reason=(reason or ["failed"])[0]
@@ -304,17 +319,45 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
     )
 
 
+def _length(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how far a trial has come. A trial that was retried may have several results of one iteration."""
+    return max((int(row.get("training_iteration", number)) for number, row in enumerate(rows, 1)), default=0)
+
+
+def _failures(errors: str) -> list[str]:
+    """Return when a trial has failed, in the words of Ray, such as 2026-01-31_12-00-00. errors: the content of error.txt."""
+    return re.findall(r"^Failure # \d+ \(occurred at ([-\d_]+)\)", errors, re.MULTILINE)
+
+
+def _failed_at(folder: Path) -> float:
+    """Return the time at which a trial without results has failed, in seconds since 1970."""
+    errors = folder / "error.txt"
+    for time in _failures(errors.read_text(encoding="utf-8", errors="replace"))[-1:]:
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(time, "%Y-%m-%d_%H-%M-%S").astimezone().timestamp()
+    return errors.stat().st_mtime
+
+
+def _has_failed(errors: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if a trial has no result after its last error. If Ray has retried it with success, its errors remain."""
+    times = _failures(errors)
+    return not times or not rows or str(rows[-1].get("date", "")) <= times[-1]
+
+
 def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a space with guessed ranges that contains all configurations."""
     space: dict[str, Any] = {}
     for name in dict.fromkeys(name for config in configs for name in config):
         values = [config[name] for config in configs if name in config]
-        if len(values) < len(configs) or not all(map(_is_plain, values)):
+        if len(values) < len(configs):
             continue
-        several = list(dict.fromkeys(values))
+        plain = all(map(_is_plain, values))
+        several = list(dict.fromkeys(values) if plain else {json.dumps(value): value for value in values}.values())
         if len(several) == 1:
             space[name] = values[0]
-        elif not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
+        elif not plain or not all(
+            isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values
+        ):
             space[name] = domains.choice(several)
         else:
             low, high = min(values), max(values)

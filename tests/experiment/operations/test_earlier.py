@@ -132,6 +132,13 @@ def test_a_named_experiment_over_another_space_is_refused_with_what_it_lacks(sql
         with_earlier(sqlite_store, spec_of("new", wider, warm_start=["old"]))
 
 
+def test_an_experiment_without_a_space_is_told_to_declare_one(sqlite_store: Store) -> None:
+    """An Optuna objective that was to learn from an imported study was told that a parameter has a different type."""
+    searched(sqlite_store, "old")
+    with pytest.raises(SpecError, match=r"cannot learn from 'old' without a space.*: declare them, such as tuner\.run"):
+        with_earlier(sqlite_store, spec_of("new", Space({}), warm_start=["old"]))
+
+
 def test_several_objectives_learn_nothing_yet(sqlite_store: Store) -> None:
     two = (Objective("loss", "min"), Objective("size", "min"))
     assert with_earlier(sqlite_store, spec_of("new", objectives=two)).earlier == {}

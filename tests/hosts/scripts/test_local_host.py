@@ -20,6 +20,7 @@ import tuner
 from tests.store.examples import a_spec
 from tuner.domain import decisions as d
 from tuner.domain.events import Reported
+from tuner.domain.experiment import Mode
 from tuner.errors import StoreError
 from tuner.experiment.operations.trials import fork_trial
 from tuner.hosts.host import Host
@@ -135,6 +136,17 @@ def test_an_objective_is_not_told_to_prune_a_trial_that_has_reached_max_t() -> N
         ("completed", {"pruned": False}),
         ("stopped", {"pruned": True}),
     ]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_an_objective_gets_the_direction_of_its_study(mode: Mode) -> None:
+    def objective(trial: Any) -> float:
+        trial.set_user_attr("direction", trial.study.direction.name)
+        return float(trial.suggest_float("y", 0, 1))
+
+    result = tuner.run(objective, metric="loss", mode=mode, num_samples=1, executor="local", verbose=0)
+    assert result.state == "completed", result.error
+    assert result.best.notes == {"direction": f"{mode.upper()}IMIZE"}
 
 
 def test_objects_stop_functions_draws_and_populations() -> None:

@@ -39,6 +39,19 @@ def test_csv_files_have_every_report(sqlite_store: Store, search: str, tmp_path:
         assert json.loads((folder / f"trial_{trial.number:05}" / "params.json").read_text()) == trial.config
 
 
+@pytest.mark.parametrize("end", ["on_trial_result", "on_trial_error"])
+def test_csv_files_have_the_values_that_an_objective_draws_after_its_start(tmp_path: Path, end: str) -> None:
+    """The file params.json of a trial of an Optuna objective was empty, or lacked the values drawn after the first ones."""
+    callback: Any = tuner.callbacks.CSVLoggerCallback(tmp_path)
+    callback.setup(folder=str(tmp_path), experiment_id="e")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    callback.on_trial_start(trial=trial)
+    trial.config = {"x": 1.5, "kind": "a"}
+    result = {"loss": 1.0, "training_iteration": 1, "timestamp": 1e9, "trial_id": "t"}
+    getattr(callback, end)(trial=trial, result=result, event_seq=5)
+    assert json.loads((tmp_path / "trial_00000" / "params.json").read_text()) == trial.config
+
+
 def test_metrics_with_the_names_of_other_fields_are_kept_under_new_names(sqlite_store: Store, tmp_path: Path) -> None:
     """The metrics had been lost, and one called event_seq had taken the place of the numbers by which rows are found."""
     own = dict.fromkeys(("event_seq", "timestamp", "trial_id", "config"), 7.0)

@@ -42,12 +42,17 @@ def test_mlflow_has_a_run_for_each_trial(sqlite_store: Store, search: str, tmp_p
     runs = {run.data.tags["tuner.trial_id"]: run for run in client.search_runs([experiment.experiment_id])}
     trials = tuner.Result.load(sqlite_store, search).trials
     assert set(runs) == {trial.id for trial in trials}
+    log = sqlite_store.log.events_after(sqlite_store.experiments.get(search).id, 0, 1000)
     for trial in trials:
         run = runs[trial.id]
         assert run.info.status == "FINISHED"
         assert run.data.params == {"x": str(trial.config["x"]), "net/width": str(trial.config["net"]["width"])}
         values = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "loss")}
         assert values == {i + 1: report["loss"] for i, report in enumerate(trial.history)}
+        # The time of the end is that of the trial, in the virtual time of the simulation; it was that of the callback.
+        assert (
+            int(trial.history[-1]["time"] * 1000) <= run.info.end_time <= max(int(event.time * 1000) for event in log)
+        )
 
 
 @pytest.mark.usefixtures("_mlflow")
@@ -74,6 +79,29 @@ def test_mlflow_gets_metrics_and_params_whose_names_it_refuses(sqlite_store: Sto
     assert run.data.metrics == {"loss": 1.0, **named}
     [trial] = tuner.Result.load(sqlite_store, search).trials
     assert run.data.params == {"drop_0_": str(trial.config["drop[0]"])}
+
+
+@pytest.mark.usefixtures("_mlflow")
+def test_mlflow_has_the_values_that_an_objective_draws_after_its_start(tmp_path: Path) -> None:
+    """The runs of an Optuna objective had no params, or only those drawn before the callback read the start of the trial."""
+    from mlflow.tracking import MlflowClient
+
+    uri = (tmp_path / "mlruns").as_uri()
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    result = {"loss": 1.0, "training_iteration": 1, "timestamp": 1e9, "trial_id": "t"}
+    for drawn in ({"x": 1.5, "kind@2": "a"}, {"x": 1.5, "kind@2": "a", "late": None}):
+        callback: Any = tuner.callbacks.MLflowLoggerCallback(uri)  # a new one, as after a resume
+        callback.setup(name="n", experiment_id="e")
+        callback.on_trial_start(trial=trial, timestamp=1e9 - 5)
+        trial.params = drawn
+        callback.on_trial_result(trial=trial, result=result)
+    callback.on_trial_error(trial=trial, timestamp=1e9 + 3)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("n")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.data.params == {"x": "1.5", "kind_2": "a", "late": "None"}
+    assert (run.info.status, run.info.start_time, run.info.end_time) == ("FAILED", 999_999_995_000, 1_000_000_003_000)
 
 
 @pytest.mark.usefixtures("_mlflow")
@@ -131,6 +159,7 @@ class _Run:
     """A run of Weights & Biases that, like a real one, ignores reports whose step is not larger than those before."""
 
     def __init__(self, **given: Any) -> None:
+        self.config, self.summary = _Config(given.get("config", {})), dict[str, Any]()
         self.over, self.rows, self._newest = "", list[dict[str, Any]](), 0
 
     def define_metric(self, name: str, step_metric: str) -> None:
@@ -141,6 +170,35 @@ class _Run:
         if step > self._newest:
             self._newest = step
             self.rows.append(row)
+
+    def finish(self, exit_code: int = 0) -> None:
+        pass
+
+
+class _Config(dict[str, Any]):
+    """A configuration of Weights & Biases, which refuses other values unless it is told to take them."""
+
+    def update(self, values: dict[str, Any], allow_val_change: bool = False) -> None:  # type: ignore[override]
+        assert allow_val_change
+        super().update(values)
+
+
+def test_wandb_has_the_values_that_an_objective_draws_after_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs of an Optuna objective had no configuration, or only the values that were drawn first."""
+    run = _Run(config={})
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: run))
+    callback: Any = tuner.callbacks.WandbLoggerCallback()
+    callback.setup(folder=str(tmp_path), name="n", experiment_id="e")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    callback.on_trial_start(trial=trial)
+    trial.config = {"x": 1.5}
+    callback.on_trial_result(trial=trial, result={"loss": 1.0, "training_iteration": 1, "timestamp": 1e9}, event_seq=5)
+    assert run.config == {"x": 1.5}
+    trial.config = {"x": 1.5, "kind": "a"}
+    callback.on_trial_error(trial=trial)
+    assert run.config == trial.config
 
 
 def test_wandb_keeps_the_reports_of_a_trial_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

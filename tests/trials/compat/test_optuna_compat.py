@@ -16,6 +16,7 @@ from optuna.distributions import json_to_distribution
 from optuna.terminator.erroreval import report_cross_validation_scores
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Mode
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
 from tuner.trials.compat.optuna_compat import Objective, Trial
@@ -243,6 +244,8 @@ def test_user_attributes_are_kept(driver: Driver) -> None:
     t.set_user_attr("counts", {"all": np.int64(3)})
     t.set_constraint("size", 3)
     assert driver.notes == {"classes": [1, 2], "worst": "inf", "counts": {"all": 3}, "constraint/size": 3.0}
+    t.set_user_attr("scores", {"f1": float("nan"), "all": np.array([1.0, -np.inf])})  # it had failed the trial
+    assert driver.notes["scores"] == {"f1": "nan", "all": [1.0, "-inf"]}
     assert t.user_attrs["classes"] == [1, 2]
     assert t.constraints == {"size": 3.0}
     with pytest.raises(WrongArgument, match="'model' must be JSON"):
@@ -294,6 +297,26 @@ def test_the_wrapper_for_several_ranks_is_the_trial_itself(
     assert all(isinstance(t, optuna.Trial) for t in seen)
     for name in [name for name in sys.modules if name.startswith("optuna_integration")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_study_has_the_directions_that_callbacks_compare(driver: Driver, mode: Mode) -> None:
+    """LightGBMPruningCallback asks for them. Its trials failed with "there is no optuna.Study here"."""
+    here = session.current()
+    assert here is not None
+    here.modes = (mode,)
+    study = trial().study
+    assert (
+        study.direction
+        is {"min": optuna.study.StudyDirection.MINIMIZE, "max": optuna.study.StudyDirection.MAXIMIZE}[mode]
+    )
+    with pytest.raises(AttributeError, match=r"no optuna.Study here.* it has no best_value"):
+        _ = study.best_value
+    assert not hasattr(study, "best_trial")
+    here.modes = (mode, "min")
+    assert trial().study.directions == [study.direction, optuna.study.StudyDirection.MINIMIZE]
+    with pytest.raises(RuntimeError, match="use directions"):
+        _ = trial().study.direction
 
 
 def test_what_is_not_here_says_so(driver: Driver) -> None:

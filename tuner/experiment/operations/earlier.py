@@ -123,6 +123,11 @@ def _fits(store: Store, space: Space, called: str) -> tuple[ExperimentRecord, Sp
     if record.thinned_at is not None:
         raise SpecError(f"cannot learn from {called!r}: {why_thinned(record.thinned_at, 'a warm start')}")
     theirs = Space.from_json(record.spec.space, opaque=True)
+    if not len(space):
+        raise SpecError(
+            f"cannot learn from {called!r} without a space, since the parameters are not known yet: declare them, such as "
+            'tuner.run(objective, {"lr": tuner.loguniform(1e-5, 1e-1)}, warm_start=...); an Optuna trial suggests these values'
+        )
     if not may_fit(space, theirs):
         missing = [p.path for p in space.parameters if p.condition is None and p.path not in theirs]
         why = f"it does not have {', '.join(missing)}" if missing else "a parameter has a different type"

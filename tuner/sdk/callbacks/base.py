@@ -41,8 +41,9 @@ class Callback:
         tuner.run(train, space, callbacks=[Printing()], ...)
 
     Every method is called with keyword arguments. They are the same as in Ray Tune, plus `event_seq`, the unique number of the
-    entry in the search's log. A callback receives each entry once, unless the process is killed: then it may receive the
-    last few entries again after a resume. Compare `event_seq` if that matters.
+    entry in the search's log, and `timestamp`, the time of the entry in seconds since 1970. A callback receives each entry once,
+    unless the process is killed: then it may receive the last few entries again after a resume. Compare `event_seq` if that
+    matters.
     """
 
     def setup(self, *, name: str, experiment_id: str, metric: str, mode: str, folder: str, **info: Any) -> None:

@@ -38,10 +38,12 @@ class CSVLoggerCallback(Callback):
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
         self._seen: dict[int, int] = {}  # trial -> event_seq of the last row
+        self._written: dict[int, Any] = {}  # trial -> the configuration in its params.json
 
     def setup(self, *, folder: str, experiment_id: str, **info: Any) -> None:
         self.folder = _own(self._folder, experiment_id) if self._folder else Path(folder).absolute() / "csv"
         self._seen.clear()
+        self._written.clear()
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._write_params(trial)
@@ -49,12 +51,27 @@ class CSVLoggerCallback(Callback):
     def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._write_params(trial)
 
+    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._write_params(trial)
+
+    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
+        self._write_params(trial)
+
     def _write_params(self, trial: ObservedTrial) -> None:
+        """Write the configuration unless it is there. An Optuna objective draws its values after its trial has started."""
+        config = config_as_json(trial.config)
+        if trial.number in self._written and config == self._written[trial.number]:
+            return
         path = self.folder / trial.name / "params.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(config_as_json(trial.config), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        self._written[trial.number] = config
 
     def on_trial_result(self, *, trial: ObservedTrial, result: dict[str, Any], event_seq: int, **info: Any) -> None:
+        self._write_row(trial, result, event_seq)
+        self._write_params(trial)
+
+    def _write_row(self, trial: ObservedTrial, result: dict[str, Any], event_seq: int) -> None:
         path = self.folder / trial.name / "progress.csv"
         if trial.number not in self._seen:
             self._seen[trial.number] = _last(path)

@@ -132,6 +132,7 @@ class Reader:
         if trial is None:
             return
         about: dict[str, Any] = {"trial": trial, "trials": list(self.trials.values()), "event_seq": entry.seq}
+        about["timestamp"] = entry.time
         about["iteration"] = trial.last_result.get("training_iteration", 0)
         match entry.event:
             case "decision":

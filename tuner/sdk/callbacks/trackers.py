@@ -32,6 +32,7 @@ class MLflowLoggerCallback(Callback):
     ) -> None:
         self._uri, self._name, self._tags = tracking_uri, experiment_name, dict(tags or {})
         self._runs: dict[int, str] = {}
+        self._logged: dict[int, set[str]] = {}  # trial -> the names of the params that its run has
         self._params, self._metrics = Names(_allowed), Names(_allowed)
 
     def setup(self, *, name: str, experiment_id: str, **info: Any) -> None:
@@ -44,26 +45,38 @@ class MLflowLoggerCallback(Callback):
         self._experiment = found.experiment_id if found is not None else self._client.create_experiment(called)
         self._id = experiment_id
         self._runs.clear()
+        self._logged.clear()
 
-    def _run(self, trial: ObservedTrial) -> str:
-        """Return the id of the trial's run. Create the run, unless it was created before a resume."""
+    def _run(self, trial: ObservedTrial, began: float | None = None) -> str:
+        """Return the id of the trial's run. Create the run, unless it was created before a resume.
+
+        began: the time at which a run that is created begins. None: now.
+        Log the params that the run does not have yet: an Optuna objective draws its values after its trial has started.
+        """
         if trial.number not in self._runs:
             found = self._client.search_runs(
                 [self._experiment], filter_string=f"tags.`tuner.trial_id` = '{trial.trial_id}'", max_results=1
             )
             if found:
                 self._runs[trial.number] = found[0].info.run_id
+                self._logged[trial.number] = set(found[0].data.params)
             else:
                 tags = {**self._tags, "tuner.experiment_id": self._id, "tuner.trial_id": trial.trial_id}
-                run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
+                run = self._client.create_run(self._experiment, _in_ms(began), run_name=trial.name, tags=tags)
                 self._runs[trial.number] = run.info.run_id
-                names = self._params.of(trial.params)
-                for name, value in trial.params.items():
-                    self._client.log_param(run.info.run_id, names[name], value)
-        return self._runs[trial.number]
+                self._logged[trial.number] = set()
+        run_id, logged = self._runs[trial.number], self._logged[trial.number]
+        names = self._params.of(trial.params)
+        for name, value in trial.params.items():
+            if names[name] not in logged:
+                logged.add(
+                    names[name]
+                )  # even if it fails: it would fail again, and keep out the metrics of each report
+                self._client.log_param(run_id, names[name], value)
+        return run_id
 
-    def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._run(trial)
+    def on_trial_start(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._run(trial, timestamp)
 
     def on_trial_restore(self, *, trial: ObservedTrial, **info: Any) -> None:
         self._client.update_run(self._run(trial), status="RUNNING")
@@ -77,16 +90,20 @@ class MLflowLoggerCallback(Callback):
         metrics = [Metric(names[name], value, time, step) for name, value in found.items()]
         self._client.log_batch(self._run(trial), metrics=metrics)
 
-    def on_trial_complete(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED")
+    def on_trial_complete(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._end(trial, "KILLED" if trial.status == "cancelled" else "FINISHED", timestamp)
 
-    def on_trial_error(self, *, trial: ObservedTrial, **info: Any) -> None:
-        self._end(trial, "FAILED")
+    def on_trial_error(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
+        self._end(trial, "FAILED", timestamp)
 
-    def _end(self, trial: ObservedTrial, status: str) -> None:
+    def _end(self, trial: ObservedTrial, status: str, ended: float | None) -> None:
         run = self._run(trial)
         self._client.set_tag(run, "tuner.reason", trial.reason)
-        self._client.set_terminated(run, status)
+        self._client.set_terminated(run, status, _in_ms(ended))
+
+
+def _in_ms(time: float | None) -> int | None:
+    return None if time is None else int(time * 1000)
 
 
 def _allowed(name: str) -> str:
@@ -122,6 +139,7 @@ class WandbLoggerCallback(Callback):
     ) -> None:
         self._project, self._group, self._mode, self._options = project, group, mode, options
         self._runs: dict[int, Any] = {}
+        self._configs: dict[int, Any] = {}  # trial -> the configuration that its run has
 
     def setup(self, *, name: str, experiment_id: str, folder: str, **info: Any) -> None:
         self._init = imported("wandb", "init", user="WandbLoggerCallback", library="Weights & Biases", install="wandb")
@@ -131,16 +149,24 @@ class WandbLoggerCallback(Callback):
         }  # fmt: skip
 
     def _run(self, trial: ObservedTrial) -> Any:
+        """Return the trial's run, with the trial's present configuration.
+
+        A configuration changes under PBT, and while an Optuna objective draws its values.
+        """
+        config = config_as_json(trial.config)
         if trial.number not in self._runs:
             run = self._runs[trial.number] = self._init(
                 id=trial.trial_id,
                 name=trial.name,
-                config=config_as_json(trial.config),
+                config=config,
                 resume="allow",
                 reinit="create_new",
                 **self._given,
             )
             run.define_metric("*", step_metric="training_iteration")
+        elif config != self._configs[trial.number]:
+            self._runs[trial.number].config.update(config, allow_val_change=True)
+        self._configs[trial.number] = config
         return self._runs[trial.number]
 
     def on_trial_start(self, *, trial: ObservedTrial, **info: Any) -> None:
@@ -163,7 +189,7 @@ class WandbLoggerCallback(Callback):
         run = self._run(trial)
         run.summary.update({"status": trial.status, "reason": trial.reason})
         run.finish(exit_code=code)
-        del self._runs[trial.number]
+        del self._runs[trial.number], self._configs[trial.number]
 
     def close(self) -> None:
         for run in self._runs.values():

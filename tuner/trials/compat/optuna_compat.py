@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
     distribution_to_json,
 )
+from optuna.study import StudyDirection
 
 from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Source
@@ -110,6 +110,25 @@ class _Attributes:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"there is no Optuna storage here, so there is no {name}: tuner.run stores the trials")
+
+
+class _Study:
+    """Replaces Optuna's study. It has only its directions, which callbacks such as `LightGBMPruningCallback` compare."""
+
+    def __init__(self, directions: list[StudyDirection]) -> None:
+        self.directions = directions
+
+    @property
+    def direction(self) -> StudyDirection:
+        if len(self.directions) > 1:
+            raise RuntimeError("there are several objectives, each with a direction of its own: use directions")
+        return self.directions[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{NO_STUDY}, so it has no {name}; it has only direction and directions")
+
+
+NO_STUDY = "there is no optuna.Study here: the trials are in the experiment's database (see tuner.Result)"
 
 
 class Trial(optuna.trial.Trial):
@@ -233,16 +252,16 @@ class Trial(optuna.trial.Trial):
 
     @property
     def study(self) -> Any:  # type: ignore[override]
-        raise TunerError(
-            "there is no optuna.Study here: the trials are in the experiment's database (see tuner.Result)"
-        )
+        if not self._session.modes:
+            raise TunerError(NO_STUDY)
+        directions = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+        return _Study([directions[mode] for mode in self._session.modes])
 
 
 def _as_json(key: str, value: Any) -> Any:
+    """Return a value as JSON. NaN and infinities, which JSON does not have, become the words nan, inf and -inf."""
     try:
-        if isinstance(value, float) and not math.isfinite(value):
-            return str(value)
-        return json.loads(json.dumps(value, allow_nan=False, default=_listed))
+        return json.loads(json.dumps(value, default=_listed), parse_constant=lambda name: str(float(name)))
     except (TypeError, ValueError):
         raise WrongArgument(f"the user attribute {key!r} must be JSON, not {value!r}") from None
 

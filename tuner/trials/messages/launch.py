@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
+from tuner.domain.experiment import CheckpointPolicy, Limits, Mode, Scaling
 from tuner.domain.logs import LogChunk
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
 
@@ -56,6 +56,7 @@ class Launch:
     checkpoint_every: int | None = None  # the number of reports from one checkpoint to the next
     milestone_checkpoints: bool = False  # whether to save a checkpoint at every milestone
     metric: str | None = None  # the metric of the objective
+    modes: tuple[Mode, ...] = ()  # "min" or "max" for each objective; empty on an agent
     env: Mapping[str, str] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
 

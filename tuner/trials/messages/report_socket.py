@@ -264,7 +264,8 @@ class _Connection(asyncio.Protocol):
                 else:
                     answer = await self._server._answer(segment_id, [_report(*parts) for parts in packed])
                     body = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
-                self._transport.write(_HEADER.pack(len(body)) + body)
+                if not self._transport.is_closing():  # the rank may have ended; uvloop raises an error then
+                    self._transport.write(_HEADER.pack(len(body)) + body)
         except asyncio.CancelledError:  # the server is closing
             pass
         except Exception:

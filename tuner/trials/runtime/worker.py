@@ -468,6 +468,7 @@ class Rank:
             milestone_checkpoints=launch.milestone_checkpoints,
             checkpoint_at_end=launch.checkpoint_policy.at_end,
             objective=launch.metric,
+            modes=launch.modes,
             watch=sync_check,
         )
         segment = Segment(launch, running, saver, outbox, capture, function, config)

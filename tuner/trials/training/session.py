@@ -13,12 +13,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal, Protocol
 
 from tuner.domain.events import CheckpointInfo
+from tuner.domain.experiment import Mode
 from tuner.domain.segments import Report, Verdict
 from tuner.errors import OutsideTrial, WrongArgument
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
@@ -183,11 +184,12 @@ class Session:
         milestone_checkpoints: bool = False,
         checkpoint_at_end: bool = False,
         objective: str | None = None,
+        modes: Sequence[Mode] = (),
         watch: Watch | None = None,
     ) -> None:
         self.context = context
         self._pid = os.getpid()
-        self.objective = objective
+        self.objective, self.modes = objective, modes
         self._metric_warnings = MetricWarnings(objective)
         self._watch = watch
         self.warning = ""  # messages about likely mistakes
