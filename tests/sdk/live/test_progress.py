@@ -26,6 +26,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.live.progress import Progress, Stored, _of_whom
 from tuner.store import Store
+from tuner.store.records import ExperimentRecord
 
 
 def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.StringIO]:
@@ -76,23 +77,44 @@ def test_the_clock_goes_on_while_nobody_updates(sqlite_store: Store) -> None:
             time.sleep(0.02)
 
 
-def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:
-    made = sqlite_store.experiments.create(a_spec(), now=T0)
-    epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
+def begin_pending(store: Store, **summary: Any) -> ExperimentRecord:
+    """Create an experiment whose only trial has been started, but has no workers yet."""
+    made = store.experiments.create(a_spec(), now=T0)
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
     trial = a_trial()
     trial.state, trial.reason = TrialState.PENDING, "the limit on concurrent trials allows one more"
+    trial.waiting = summary.pop("waiting", None)
     start = Start(reason=trial.reason, params=dict(trial.params), number=0)
-    sqlite_store.drivers.commit(
+    store.drivers.commit(
         made.id,
         epoch,
         Batch(
             log=[(1, DriverStarted(time=T0, epoch=epoch)), (2, start)],
             trials=[trial],
             state=ExperimentState.RUNNING,
-            summary={"counts": {"pending": 1}},
+            summary={"counts": {"pending": 1, **summary}},
         ),
         T0,
     )
+    return made
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("counts", [{}, {"completed": 3}])
+def test_what_trials_wait_for_is_said_if_none_trains(
+    sqlite_store: Store, terminal: bool, counts: dict[str, int]
+) -> None:
+    made = begin_pending(sqlite_store, waiting="waits for 2 workers with 1 GPU each", **counts)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:
+        pass
+    headlines = [line.rstrip() for line in out.getvalue().splitlines() if made.public_id in line]
+    assert headlines
+    assert all(line.endswith("  trial 0 waits for 2 workers with 1 GPU each") for line in headlines)
+
+
+def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:
+    made = begin_pending(sqlite_store)
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:
         pass

@@ -257,7 +257,7 @@ class Progress:
             f"{record.public_id}  {record.state}, {trials}",
             f" ({counts})" if counts else "",
             f", {record.spec.method}, {time.monotonic() - self._begun:.0f} s",
-            (f"  {stage}" if (stage := _stage(record)) else "", "cyan"),
+            (f"  {stage}" if (stage := self._stage(record)) else "", "cyan"),
         )
         if record.best is not None:
             text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
@@ -281,6 +281,18 @@ class Progress:
         if self._space is None:
             self._space = Revisions.of(self.source.experiment().spec)
         return self._space.holding(params).readable(params)
+
+    def _stage(self, record: ExperimentRecord) -> str:
+        """Return a phrase that says what the search is waiting for while no trial is training, or "" if one is."""
+        if record.state is ExperimentState.PENDING:
+            return "starting the driver"
+        states = {state for state, n in record.counts.items() if n}
+        if record.state is not ExperimentState.RUNNING or "running" in states:
+            return ""
+        for trial in self.source.trials("pending", 1):
+            if trial.waiting:
+                return f"trial {trial.number} {printable(trial.waiting)}"
+        return "starting workers" if states <= {"pending"} else ""
 
     def _picture(self) -> RenderableType:
         if self._latest is None:
@@ -331,14 +343,6 @@ def _done(record: ExperimentRecord) -> str:
         return ""
     ended = sum(n for state, n in record.counts.items() if TrialState(state).ended)
     return notebook.bar(ended, total)
-
-
-def _stage(record: ExperimentRecord) -> str:
-    """Return a line that says what the search is waiting for while no trial is training."""
-    if record.state is ExperimentState.PENDING:
-        return "starting the driver"
-    counts = {state for state, n in record.counts.items() if n}
-    return "starting workers" if record.state is ExperimentState.RUNNING and counts <= {"pending"} else ""
 
 
 def _left_out(record: ExperimentRecord) -> str:
