@@ -385,10 +385,10 @@ class HostGroups:
 
     def _has_saved(self) -> bool:
         """Return whether the storage has checkpoints of the experiment, at a path of every machine that runs its trials."""
-        kept = (one.info for trial in self._core.trials for one in trial.checkpoints.values())
-        return self.record.spec.executor != "agents" and any(
-            info.ready and info.node is None and is_within(self.storage, info.uri) for info in kept
-        )
+        found = self._core.experiment.checkpoints.first()  # the others were saved in the same place
+        if found is None or found.node is not None or self.record.spec.executor == "agents":
+            return False
+        return is_within(self.storage, found.uri)
 
 
 class Driven:

@@ -240,6 +240,19 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     assert after.core.experiment.checkpoints.deleting == {}
 
 
+def test_the_first_checkpoint_is_one_that_still_exists() -> None:
+    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    ledger = bench.core.experiment.checkpoints
+    assert ledger.first() is None
+    bench.started(0)
+    bench.reported(0, loss=0.5, checkpoint=True)
+    assert (first := ledger.first()) is not None
+    assert first.id == "ckp_0_1_1"
+    assert deletions(bench.reported(0, loss=0.4, checkpoint=True)) == ["ckp_0_1_1"]
+    assert (first := ledger.first()) is not None
+    assert first.id == "ckp_0_1_2"
+
+
 def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> None:
     bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
     bench.started(0)

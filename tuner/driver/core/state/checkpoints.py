@@ -68,6 +68,10 @@ class CheckpointLedger:
         """Return whether this checkpoint is ready and neither lost nor being deleted."""
         return checkpoint in self._owner
 
+    def first(self) -> CheckpointInfo | None:
+        """Return the existing checkpoint that became ready first; None if none exists. This takes the same time for any number."""
+        return next((kept.info for one in self._owner if (kept := self.find(one)) is not None), None)
+
     def find(self, checkpoint: str) -> KeptCheckpoint | None:
         """Return the checkpoint with this id, whichever trial saved it; None if it does not exist."""
         owner = self._owner.get(checkpoint)
