@@ -69,7 +69,7 @@ class CheckpointLedger:
         return checkpoint in self._owner
 
     def first(self) -> CheckpointInfo | None:
-        """Return the existing checkpoint that became ready first; None if none exists. This takes the same time for any number."""
+        """Return the existing checkpoint that became ready first, or None. The time does not grow with their number."""
         return next((kept.info for one in self._owner if (kept := self.find(one)) is not None), None)
 
     def find(self, checkpoint: str) -> KeptCheckpoint | None:
