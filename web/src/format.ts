@@ -124,6 +124,16 @@ function branchOf(choice: readonly unknown[] | undefined, index: string): string
   return choice!.filter((one) => one === label).length === 1 ? label : undefined;
 }
 
+/** The field that a JSON pointer of a mistake points to: "space.lr.lower". The path of a parameter is escaped twice in it. */
+export function fieldName(pointer: string): string {
+  const ofParam = /^\/(configurations\/\d+|params)\/[^/]+$/.test(pointer);
+  const names = pointer
+    .slice(1)
+    .split("/")
+    .map((part) => paramName(part));
+  return (ofParam ? [...names.slice(0, -1), paramName(names.at(-1)!)] : names).join(".");
+}
+
 /** Parameters by their names. */
 export function named<T>(params: Readonly<Record<string, T>>, labels: Labels = {}): Record<string, T> {
   return Object.fromEntries(Object.entries(params).map(([path, value]) => [paramName(path, labels), value]));

@@ -181,7 +181,7 @@ describe("the actions of an experiment", () => {
     await waitFor(() => expect(document.activeElement).toBe(rate));
     fireEvent.change(width, { target: { value: "7" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    await screen.findByRole("alert");
+    expect((await screen.findByRole("alert")).textContent).toContain("configurations.0.net/width: 7 is above 1");
     expect([rate, width].map((field) => field.getAttribute("aria-invalid"))).toEqual([null, "true"]);
     expect(document.getElementById(width.getAttribute("aria-describedby")!.split(" ")[0]!)!.textContent).toBe(
       "7 is above 1",
