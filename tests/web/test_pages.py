@@ -770,6 +770,28 @@ def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Se
         assert abs(box.bounding_box()["y"] - before["y"]) < 1
 
 
+def test_a_row_stays_where_it_is_when_its_box_is_unticked_at_the_top_of_the_page(
+    visit: Open, service: Service
+) -> None:
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}")
+    page.set_viewport_size({"width": 1280, "height": 1500})
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    boxes = page.get_by_role("region", name="Trials").get_by_role("checkbox")
+    without = boxes.nth(3).bounding_box()["y"] + page.evaluate("scrollY")
+    boxes.nth(3).click()
+    page.evaluate("scrollTo(0, 0)")
+    before = boxes.nth(3).bounding_box()["y"]
+    for picked in (0, 1, 0):
+        boxes.nth(3).click()
+        expect(page.get_by_role("group", name="Picked trials")).to_have_count(picked)
+        assert abs(boxes.nth(3).bounding_box()["y"] - before) < 1
+    page.mouse.move(10, 10)
+    wait_until(page, lambda: abs(boxes.nth(3).bounding_box()["y"] - without) < 1, "no room without a bar")
+
+
 # How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
 PRINTED = """() => { const page = document.body.getBoundingClientRect();
   const charts = [...document.querySelectorAll('main canvas, main svg')];

@@ -7,7 +7,7 @@ afterEach(() => void vi.restoreAllMocks());
 
 it("have labels that do not touch as soon as the chart is resized", async () => {
   const context = { measureText: () => ({ width: 30 }) };
-  const ignored = new Proxy(context, { get: (own: object, name) => Reflect.get(own, name) ?? (() => {}) });
+  const ignored = new Proxy(context, { get: (own: object, name): unknown => Reflect.get(own, name) ?? (() => {}) });
   vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockImplementation((() => ignored) as never);
   const labels: string[][] = [];
   const time = ownTicks("time", true);
