@@ -770,9 +770,7 @@ def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Se
         assert abs(box.bounding_box()["y"] - before["y"]) < 1
 
 
-def test_a_row_stays_where_it_is_when_its_box_is_unticked_at_the_top_of_the_page(
-    visit: Open, service: Service
-) -> None:
+def test_a_row_stays_where_it_is_when_its_box_is_unticked_at_the_top_of_the_page(visit: Open, service: Service) -> None:
     search = Search(service.store, digits("digits", 60), start=time.time() - 600)
     search.advance(at_once=20)
     page = visit(f"/experiments/{search.public_id}")
@@ -834,6 +832,28 @@ def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, p
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+
+
+# The rows of a list of decisions, how many of them its panel cuts, and how much room it leaves below the last one.
+ROWS = """() => { const list = document.querySelector('[aria-label="Decisions, newest first"]');
+  const end = list.closest('section').getBoundingClientRect().bottom;
+  const ends = [...list.querySelectorAll('li')].map(one => one.getBoundingClientRect().bottom);
+  const clips = one => getComputedStyle(one).overflow !== 'visible';
+  const box = [list, list.parentElement].some(clips) ? list.getBoundingClientRect().bottom : end;
+  return [ends.length, ends.filter(one => one > Math.min(box, end) + 1).length, end - Math.max(...ends) > 60]; }"""
+
+
+@pytest.mark.parametrize("width", [1100, 1700])
+def test_decisions_are_printed_whole(visit: Open, service: Service, ended: Search, width: int) -> None:
+    """The list was cut at the height that it has on the screen; the tab was printed with the rows in view and empty sheets."""
+    every = len(service.store.log.decisions(ended.id, page_size=200).items)
+    for tab, rows in (("curves", 12), ("decisions", every)):
+        page = visit(f"/experiments/{ended.public_id}?tab={tab}", width=width)
+        expect(page.get_by_role("region", name="Decisions, newest first")).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.evaluate(ROWS) == [rows, 0, False]
 
 
 # The width of each canvas before, while and after the page is printed, without a frame between.
