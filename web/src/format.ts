@@ -98,6 +98,14 @@ export function category(value: unknown): string {
   return typeof value === "string" ? value : exactText(value);
 }
 
+/** The texts of these labels. Different values with the same text, such as 1 and "1", have theirs in parentheses. */
+export function distinct(labels: readonly unknown[], values: readonly unknown[] = labels): string[] {
+  const texts = labels.map(category);
+  const meant = new Map(texts.map((text) => [text, new Set<string>()]));
+  texts.forEach((text, i) => meant.get(text)!.add(exactText(values[i])));
+  return texts.map((text, i) => (meant.get(text)!.size === 1 ? text : `${text} (${exactText(values[i])})`));
+}
+
 /** The labels that the indices of a choice stand for, by the path of the choice. */
 export type Labels = Readonly<Record<string, readonly unknown[]>>;
 
