@@ -229,6 +229,10 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } });
     expect(await screen.findByText("lr.lower: must be below upper")).toBeTruthy();
     expect(screen.queryByRole("alert")).toBeNull();
+    const problemOf = { ...problem, errors: [{ pointer: "/space/net~1width/lower", message: "must be a number" }] };
+    change.mockRejectedValueOnce(new ApiError(422, "1 mistake", problemOf));
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    expect(await screen.findByText("net/width.lower: must be a number")).toBeTruthy();
     fireEvent.change(field, { target: { value: "width: {type: randint, lower: 1, upper: 9}" } });
     expect(screen.queryByText("lr.lower: must be below upper")).toBeNull();
     fireEvent.change(screen.getByLabelText("Values of new parameters in the trials so far"), {
