@@ -791,6 +791,27 @@ def test_a_row_stays_where_it_is_when_its_box_is_unticked_at_the_top_of_the_page
     wait_until(page, lambda: abs(boxes.nth(3).bounding_box()["y"] - without) < 1, "no room without a bar")
 
 
+# Notes what moves or changes gradually in each frame, except for the placeholders of what is being read.
+MOVING = """() => { window.moving = new Set(); const look = () => { for (const one of document.getAnimations())
+  if (!/Skeleton|Loader/.test(one.effect.target.className)) window.moving.add(one.transitionProperty ?? one.animationName);
+  requestAnimationFrame(look); }; look(); }"""
+
+
+def test_nothing_moves_for_somebody_who_wants_less_motion(visit: Open, ended: Search) -> None:
+    page = visit(f"/experiments/{ended.public_id}")
+    page.emulate_media(reduced_motion="reduce")
+    page.wait_for_load_state("networkidle")
+    page.evaluate(MOVING)
+    page.get_by_role("region", name="Trials").locator("tbody tr").nth(2).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Edit").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate("[...moving]") == []
+
+
 # How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
 PRINTED = """() => { const page = document.body.getBoundingClientRect();
   const charts = [...document.querySelectorAll('main canvas, main svg')];
