@@ -457,10 +457,10 @@ class Experiments:
             if not rows:
                 raise NotFound(f"no experiment with the internal id {experiment_id}")
             [(stored, present, spec)] = rows
-            if commands:
-                lock(cursor, experiment_id)  # in PostgreSQL, another process may have deleted the experiment meanwhile
-            if request is not None and is_sent(cursor, experiment_id, request):
-                return
+            if request is not None:
+                lock(cursor, experiment_id)  # in PostgreSQL, another process may be sending the same request
+                if is_sent(cursor, experiment_id, request):
+                    return
             if revision is not None and revision != present:
                 raise _stale(present, revision)
             if changes:
@@ -474,6 +474,8 @@ class Experiments:
                     raise Stale(
                         f"the experiment has been changed in the meantime: it is no longer at revision {present}"
                     )
+            if commands:
+                lock(cursor, experiment_id)  # in PostgreSQL, another process may have deleted the experiment meanwhile
             for number, (name, reason, payload) in enumerate(commands, 1):
                 asked = request if number == len(commands) else None
                 insert(cursor, experiment_id, name, None, reason, payload, at(now), asked)
