@@ -166,7 +166,7 @@ CREATE TABLE "command" (
 	reason TEXT NOT NULL, 
 	state VARCHAR(16) NOT NULL, 
 	created_at FLOAT NOT NULL, 
-	done_at FLOAT, payload TEXT, 
+	done_at FLOAT, payload TEXT, idempotency_key TEXT, request VARCHAR(64), 
 	CONSTRAINT fk_command_experiment_id FOREIGN KEY(experiment_id) REFERENCES experiment (id)
 );
 
@@ -342,4 +342,4 @@ CREATE TABLE project (
 	CONSTRAINT pk_project PRIMARY KEY (name)
 );
 
-INSERT INTO alembic_version VALUES ('0032')
+INSERT INTO alembic_version VALUES ('0033')

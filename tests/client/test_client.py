@@ -198,6 +198,21 @@ def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(se
         assert transport.requests == 2
 
 
+def test_trials_whose_request_lost_its_answer_are_added_once(
+    server: str, spec: dict[str, Any], sqlite_store: Store
+) -> None:
+    transport = Lossy(0)
+    with Client(server, transport=transport) as client:
+        handle = client.create({**spec, "num_samples": 4})
+        for ask in (lambda: handle.continue_(10), lambda: handle.enqueue([{"lr": 0.01}])):
+            transport.lost, transport.requests = 1, 0
+            ask()
+            assert transport.requests == 2
+        assert handle.get().num_samples == 14
+        sent = [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(handle.id).id])]
+        assert sent == ["amend", "continue", "enqueue", "continue"]
+
+
 def test_a_deletion_whose_answer_was_lost_is_not_repeated(server: str, sqlite_store: Store) -> None:
     """Repeated, it would say that there is no such experiment."""
     Search(sqlite_store, digits("halved", 6), start=T0).advance()
@@ -247,9 +262,12 @@ def test_a_continue_that_was_written_is_not_repeated_after_a_503(
     monkeypatch.setattr(Experiments, "change", changing)
     monkeypatch.setattr(Experiments, "get", getting)
     with pytest.raises(ServiceError, match="may still have been carried out") as caught:
-        handle.continue_(3)
+        handle.act("continue", {"num_samples": 3})  # without an idempotency key
     assert caught.value.status == 503
     assert handle.get().num_samples == 7
+    written.clear()
+    lost = iter([StoreUnavailable("connection reset")])
+    assert handle.continue_(2).num_samples == 7 + 2, "repeated with its key, it adds nothing"
 
 
 def test_patience_ends(server: str) -> None:

@@ -77,6 +77,26 @@ def test_any_column_sorts_with_ties_by_number_and_nothing_last(store: Store, sor
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
+        ("[1]", [0, 5]),
+        ('["1"]', [1]),
+        ('["1", 1]', [0, 1, 5]),
+        ("[true]", [2]),
+        ('["true", null]', [3, 6]),
+        ('["2.5"]', [4]),  # no other value has this text
+        ("[2.5]", [4]),
+    ],
+)
+def test_values_of_a_choice_with_the_same_text_are_told_apart(store: Store, where: str, expected: list[int]) -> None:
+    made, epoch, trials = begin(store, 7)
+    for trial, value in zip(trials, [1, "1", True, "true", 2.5, 1.0, None], strict=True):
+        trial.params = {} if value is None else {"kind": value}
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert numbers(store, made.id, where=[f"params.kind?={where}"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
         (["params.lr>0.1"], [1, 4, 5]),
         (["params.lr>=0.1", "params.opt/name=sgd"], [0, 4]),
         (["params.lr!=0.1"], [1, 4, 5, 6]),

@@ -141,7 +141,8 @@ def test_an_archived_experiment_is_found_and_brought_back(visit: Open, service: 
     page.get_by_role("button", name="Archive 1").click()
     page.get_by_role("dialog").get_by_role("button", name="Archive").click()
     expect(page.get_by_role("link", name="older")).to_have_count(0)
-    page.goto(f"{service.url}/experiments?archived=yes")
+    expect(page.get_by_text("All experiments are archived.")).to_be_visible()
+    page.get_by_role("button", name="Show them").click()
     expect(page.get_by_role("link", name="older")).to_be_visible()
     page.get_by_role("checkbox", name="Select older").check()
     page.get_by_role("button", name="Bring back 1").click()
@@ -770,6 +771,47 @@ def test_a_row_stays_where_it_is_when_its_box_is_ticked(visit: Open, service: Se
         assert abs(box.bounding_box()["y"] - before["y"]) < 1
 
 
+def test_a_row_stays_where_it_is_when_its_box_is_unticked_at_the_top_of_the_page(visit: Open, service: Service) -> None:
+    search = Search(service.store, digits("digits", 60), start=time.time() - 600)
+    search.advance(at_once=20)
+    page = visit(f"/experiments/{search.public_id}")
+    page.set_viewport_size({"width": 1280, "height": 1500})
+    expect(page.get_by_role("heading", name="Trials · 60")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    boxes = page.get_by_role("region", name="Trials").get_by_role("checkbox")
+    without = boxes.nth(3).bounding_box()["y"] + page.evaluate("scrollY")
+    boxes.nth(3).click()
+    page.evaluate("scrollTo(0, 0)")
+    before = boxes.nth(3).bounding_box()["y"]
+    for picked in (0, 1, 0):
+        boxes.nth(3).click()
+        expect(page.get_by_role("group", name="Picked trials")).to_have_count(picked)
+        assert abs(boxes.nth(3).bounding_box()["y"] - before) < 1
+    page.mouse.move(10, 10)
+    wait_until(page, lambda: abs(boxes.nth(3).bounding_box()["y"] - without) < 1, "no room without a bar")
+
+
+# Notes what moves or changes gradually in each frame, except for the placeholders of what is being read.
+MOVING = """() => { window.moving = new Set(); const look = () => { for (const one of document.getAnimations())
+  if (!/Skeleton|Loader/.test(one.effect.target.className)) window.moving.add(one.transitionProperty ?? one.animationName);
+  requestAnimationFrame(look); }; look(); }"""
+
+
+def test_nothing_moves_for_somebody_who_wants_less_motion(visit: Open, ended: Search) -> None:
+    page = visit(f"/experiments/{ended.public_id}")
+    page.emulate_media(reduced_motion="reduce")
+    page.wait_for_load_state("networkidle")
+    page.evaluate(MOVING)
+    page.get_by_role("region", name="Trials").locator("tbody tr").nth(2).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("menuitem", name="Edit").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate("[...moving]") == []
+
+
 # How the page is: its colors, how many rows its table has, how many charts are wider than it, and the color of a part of a bar.
 PRINTED = """() => { const page = document.body.getBoundingClientRect();
   const charts = [...document.querySelectorAll('main canvas, main svg')];
@@ -812,6 +854,28 @@ def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, p
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+
+
+# The rows of a list of decisions, how many of them its panel cuts, and how much room it leaves below the last one.
+ROWS = """() => { const list = document.querySelector('[aria-label="Decisions, newest first"]');
+  const end = list.closest('section').getBoundingClientRect().bottom;
+  const ends = [...list.querySelectorAll('li')].map(one => one.getBoundingClientRect().bottom);
+  const clips = one => getComputedStyle(one).overflow !== 'visible';
+  const box = [list, list.parentElement].some(clips) ? list.getBoundingClientRect().bottom : end;
+  return [ends.length, ends.filter(one => one > Math.min(box, end) + 1).length, end - Math.max(...ends) > 60]; }"""
+
+
+@pytest.mark.parametrize("width", [1100, 1700])
+def test_decisions_are_printed_whole(visit: Open, service: Service, ended: Search, width: int) -> None:
+    """The list was cut at the height that it has on the screen; the tab was printed with the rows in view and empty sheets."""
+    every = len(service.store.log.decisions(ended.id, page_size=200).items)
+    for tab, rows in (("curves", 12), ("decisions", every)):
+        page = visit(f"/experiments/{ended.public_id}?tab={tab}", width=width)
+        expect(page.get_by_role("region", name="Decisions, newest first")).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.evaluate(ROWS) == [rows, 0, False]
 
 
 # The width of each canvas before, while and after the page is printed, without a frame between.

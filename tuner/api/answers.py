@@ -46,6 +46,23 @@ XMetric = Annotated[
 PageSize = Annotated[int, Query(ge=1, le=1000, description="the maximum number of items per page")]
 PageToken = Annotated[str | None, Query(max_length=40, description="next_page_token of the previous page")]
 
+LONGEST_KEY = 200
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        max_length=LONGEST_KEY,
+        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and it "
+        "gets the response of the first request",
+    ),
+]
+OnceKey = Annotated[
+    str | None,
+    Header(
+        max_length=LONGEST_KEY,
+        description="a key that identifies this request; if it is repeated with the same key, it is not carried out again",
+    ),
+]
+
 NOT_FOUND: dict[int | str, dict[str, Any]] = {
     404: {"model": Problem, "description": "an object named in the path does not exist"}
 }

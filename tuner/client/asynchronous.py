@@ -478,9 +478,15 @@ class AsyncExperimentHandle:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1.0)
 
-    async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a verb such as "pause" to the experiment, and return the JSON of the response."""
-        return await self.client.request("POST", f"{await self._path()}/{verb}", body=body, safe=body is None)
+    async def act(self, verb: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
+        """Send a verb such as "pause" to the experiment, and return the JSON of the response.
+
+        idempotency_key: a key that identifies this request, for the verbs "continue", "enqueue" and "fork". If such a request
+            is repeated with the same key, it is not carried out again.
+        """
+        headers = None if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        safe = body is None or idempotency_key is not None
+        return await self.client.request("POST", f"{await self._path()}/{verb}", body=body, headers=headers, safe=safe)
 
     async def pause(self) -> schemas.Experiment:
         """Pause every trial at its next report."""
@@ -498,14 +504,33 @@ class AsyncExperimentHandle:
         """End the experiment and all its processes at once, without waiting for reports or checkpoints."""
         return read(schemas.Experiment, await self.act("kill"))
 
-    async def continue_(self, num_samples: int | None = None) -> schemas.Experiment:
+    async def continue_(
+        self, num_samples: int | None = None, *, idempotency_key: str | None = None
+    ) -> schemas.Experiment:
         """Start more trials. If the experiment has ended, it runs again.
 
         Args:
             num_samples: the number of trials to add; for a grid, how many more times to run it. None: add no trials; use this
                 after you have raised a limit.
+            idempotency_key: a key that identifies this request. A later request with the same key, even from another
+                process, adds no more trials. None: a new key, so that repeating the request after a lost response is safe.
         """
-        return read(schemas.Experiment, await self.act("continue", {"num_samples": num_samples}))
+        key = idempotency_key or uuid.uuid4().hex
+        data = await self.act("continue", {"num_samples": num_samples}, idempotency_key=key)
+        return read(schemas.Experiment, data)
+
+    async def enqueue(
+        self, configurations: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+    ) -> schemas.Experiment:
+        """Start trials with these configurations next, in addition to `num_samples`. If the experiment has ended, it runs again.
+
+        Args:
+            configurations: the parameters of each trial, such as ``[{"lr": 0.01}]``. Missing ones are drawn at random.
+            idempotency_key: a key that identifies this request, as for `continue_`.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        body = {"configurations": [dict(one) for one in configurations]}
+        return read(schemas.Experiment, await self.act("enqueue", body, idempotency_key=key))
 
     async def fork(
         self,

@@ -95,23 +95,27 @@ class Column:
 
     words: the distinct texts in sorted order, if the values are texts; each value is encoded as its index in this list. None if
         the values are numbers.
+    quoted: a mask of the values that are texts, if others become texts only here: a choice may have 1 and "1".
     """
 
     keys: Floats
     words: Sequence[str] | None = None
+    quoted: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Column:
         # Without a value, a condition may be about numbers or texts, and no trial meets it.
         if all(value is None for value in values):
             return cls(np.full(len(values), math.nan), ())
-        if all(value is None or isinstance(value, int | float) for value in values):
+        if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
             return cls(np.array([math.nan if value is None else value for value in values], np.float64))
         # An array of texts would take the memory of its longest text for each of them.
         texts = [v if v is None or isinstance(v, str) else dumps(v) for v in values]
         words = sorted({text for text in texts if text is not None})
         codes = {word: code for code, word in enumerate(words)}
-        return cls(np.array([math.nan if text is None else codes[text] for text in texts], np.float64), words)
+        keys = np.array([math.nan if text is None else codes[text] for text in texts], np.float64)
+        quoted = np.array([isinstance(value, str) for value in values])
+        return cls(keys, words, None if (quoted == ~np.isnan(keys)).all() else quoted)
 
     def key(self, value: str | float) -> float:
         """Return the number that encodes a value. A text that no trial has gets a number between those of its neighbors."""
@@ -158,9 +162,12 @@ class Column:
                 continue
             text = value if isinstance(value, str) else dumps(value)
             try:
-                found |= self.keys == self.key(text)
+                same = np.isin(self.keys, [self.key(one) for one in (text, *_also_written(value))])
             except ValueError:
                 raise SpecError(f"{condition.name} is a number, got {text!r}", "/where") from None
+            if self.quoted is not None and len({*self.quoted[same].tolist()}) == 2:
+                same &= self.quoted if isinstance(value, str) else ~self.quoted
+            found |= same
         return found
 
 
@@ -355,10 +362,15 @@ def _read_for(name: str) -> list[str]:
     return [*needed, "feasible"] if name in (*_JUDGED, FRONT) else needed
 
 
+def _also_written(value: Any) -> list[str]:
+    """Return the other texts of a whole number: 1 and 1.0 are the same number, and JavaScript writes both as 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= 2**53 or value % 1:
+        return []
+    return [dumps(int(value)), dumps(float(value))]
+
+
 def _plain(value: Any) -> Any:
-    """Return the JSON text of a boolean, None for a number that is not finite, and any other value unchanged."""
-    if isinstance(value, bool):
-        return dumps(value)
+    """Return None for a number that is not finite, and any other value unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -21,8 +24,9 @@ _FIND = """
 SELECT id FROM command WHERE experiment_id = ? AND state = 'pending' AND command = ? AND COALESCE(trial_number, -1) = ?
 AND id = (SELECT MAX(id) FROM command WHERE experiment_id = ? AND COALESCE(trial_number, -1) = ?)"""
 _INSERT = """
-INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at)
-VALUES (?, ?, ?, ?, ?, 'pending', ?) RETURNING id"""
+INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at, idempotency_key, request)
+VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) RETURNING id"""
+_SENT = "SELECT request FROM command WHERE experiment_id = ? AND idempotency_key = ?"
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _UNARCHIVE = "UPDATE experiment SET archived_at = NULL WHERE id = ?"  # like `_LOCK`, it always locks the row
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
@@ -40,6 +44,21 @@ _DELETING = f"SELECT public_id FROM experiment WHERE id = ? AND driver_owner = '
 
 FOR_TRIALS = {"for_trials": True}
 """The payload of a `continue` that is added to a request for trials; see `Commanded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A user's request with an idempotency key. `content` is a hash of what the request asks for."""
+
+    key: str
+    content: str
+
+    @classmethod
+    def of(cls, key: str | None, asked: Any) -> Request | None:
+        """Return the request with this key that asks for this JSON value; None without a key."""
+        if key is None:
+            return None
+        return cls(str(clean(key)), hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest())
 
 
 class Commands:
@@ -85,6 +104,19 @@ class Commands:
                     adopt_ended(cursor, experiment_id)
         return int(found)
 
+    def sent_with(self, experiment_id: int, request: Request | None) -> bool:
+        """Return True if this request has been sent to this experiment's driver before; False if it has no key.
+
+        Raise Conflict if another request was sent with its key.
+        """
+        if request is None:
+            return False
+        query = select(command.c.request).where(
+            command.c.experiment_id == experiment_id, command.c.idempotency_key == request.key
+        )
+        with self._database.read() as connection:
+            return _is_among(connection.scalars(query).all(), request)
+
     def pending(self, experiment_ids: Sequence[int]) -> list[CommandRecord]:
         """Return the commands that no driver has carried out yet, oldest first."""
         if not experiment_ids:
@@ -112,6 +144,17 @@ def adopt_ended(cursor: Cursor, experiment_id: int) -> None:
     cursor.execute(_ADOPT_ENDED, (experiment_id,))
 
 
+def is_sent(cursor: Cursor, experiment_id: int, request: Request) -> bool:
+    """Do the same as `Commands.sent_with` in the caller's transaction, after `lock`."""
+    return _is_among([content for (content,) in cursor.rows(_SENT, (experiment_id, request.key))], request)
+
+
+def _is_among(contents: Sequence[str], request: Request) -> bool:
+    if any(content != request.content for content in contents):
+        raise Conflict(f"the idempotency key {request.key!r} was used before, with another request")
+    return bool(contents)
+
+
 def insert(
     cursor: Cursor,
     experiment_id: int,
@@ -120,6 +163,7 @@ def insert(
     reason: str,
     payload: Mapping[str, Any],
     now: float,
+    request: Request | None = None,
 ) -> int:
     """Add a command in the caller's transaction, after `lock`, and return its id. It unarchives an experiment that it continues.
 
@@ -135,5 +179,7 @@ def insert(
             raise Conflict(
                 f"{public_id} cannot be continued: {why_thinned(thinned_at, 'continuing it')}; fork it instead"
             )
-    values = (experiment_id, name, trial, clean(reason), dumps(payload) if payload else None, now)
+    stored = dumps(payload) if payload else None
+    keyed = (None, None) if request is None else (request.key, request.content)
+    values = (experiment_id, name, trial, clean(reason), stored, now, *keyed)
     return int(cursor.value(_INSERT, values))

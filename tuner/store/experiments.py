@@ -19,7 +19,7 @@ from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.names import did_you_mean, in_project
 from tuner.store import removal
 from tuner.store.code import put
-from tuner.store.commands import adopt_ended, insert, lock
+from tuner.store.commands import Request, adopt_ended, insert, is_sent, lock
 from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
@@ -432,6 +432,7 @@ class Experiments:
         revision: int | None = None,
         commands: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
         adopt: bool = False,
+        request: Request | None = None,
         now: float | None = None,
     ) -> None:
         """Change the spec as `Spec.amended` does, and send commands to the driver, all in one transaction.
@@ -443,9 +444,11 @@ class Experiments:
                 revision.
             commands: (name, reason, payload) of each command.
             adopt: True to hand the experiment over to the service if a script created it and it has ended.
+            request: the user's request that needs this, if it has an idempotency key. If it was sent before, do nothing.
             now: the current time.
 
         Raises:
+            Conflict: another request was sent with the idempotency key.
             Stale: the experiment was changed after `revision`, or by another process during the call.
             NotFound: there is no such experiment.
         """
@@ -454,6 +457,10 @@ class Experiments:
             if not rows:
                 raise NotFound(f"no experiment with the internal id {experiment_id}")
             [(stored, present, spec)] = rows
+            if request is not None:
+                lock(cursor, experiment_id)  # in PostgreSQL, another process may be sending the same request
+                if is_sent(cursor, experiment_id, request):
+                    return
             if revision is not None and revision != present:
                 raise _stale(present, revision)
             if changes:
@@ -469,8 +476,9 @@ class Experiments:
                     )
             if commands:
                 lock(cursor, experiment_id)  # in PostgreSQL, another process may have deleted the experiment meanwhile
-            for name, reason, payload in commands:
-                insert(cursor, experiment_id, name, None, reason, payload, at(now))
+            for number, (name, reason, payload) in enumerate(commands, 1):
+                asked = request if number == len(commands) else None
+                insert(cursor, experiment_id, name, None, reason, payload, at(now), asked)
             if adopt:
                 adopt_ended(cursor, experiment_id)
 

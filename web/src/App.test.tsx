@@ -155,6 +155,35 @@ it("asks every few seconds, and no more often, for a page that was opened while 
   expect(screen.getByText("the answer")).toBeTruthy();
 });
 
+it.each([
+  ["a proxy gives up", new ApiError(504, "504 Gateway Timeout")],
+  ["the service refuses", new ApiError(500, "database disk image is malformed")],
+])("says that a part of the page is out of date while %s one request and others are answered", async (_, error) => {
+  let down = false;
+  let answers = 0;
+  vi.useFakeTimers();
+  vi.spyOn(api, "session").mockResolvedValue({ required: false, name: null } as never);
+  function Read() {
+    const part = { initialData: "before", refetchInterval: 4000 };
+    useQuery({ queryKey: ["part"], queryFn: () => Promise.reject(error), ...part });
+    const other = () => (down ? Promise.reject(new ApiError(0, "no answer")) : Promise.resolve(`live ${++answers}`));
+    return <p>{useQuery({ queryKey: ["other"], queryFn: other, refetchInterval: 3000 }).data}</p>;
+  }
+  show(<Read />, new QueryClient({ defaultOptions: { queries: { retry: false } } }));
+  await act(() => vi.advanceTimersByTimeAsync(10_000));
+  const words = `A part of this page may be out of date. The service sends no newer data for it: ${error.message}`;
+  for (let s = 0; s < 20; s++) {
+    expect(screen.getByRole("alert").textContent).toBe(words);
+    await act(() => vi.advanceTimersByTimeAsync(1000));
+  }
+  down = true;
+  await act(() => vi.advanceTimersByTimeAsync(7000));
+  for (let s = 0; s < 20; s++) {
+    expect(screen.getByRole("alert").textContent).toContain("The service is not responding. This page");
+    await act(() => vi.advanceTimersByTimeAsync(1000));
+  }
+});
+
 it("says that the page is out of date while the service refuses to give what is shown", async () => {
   const { client } = showOne(
     (nth) =>

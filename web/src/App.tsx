@@ -138,7 +138,17 @@ function DownBanner() {
     (changed) => cache.subscribe(changed),
     () => cache.getAll().map(refusal).find(Boolean),
   );
+  const partial = useSyncExternalStore(
+    (changed) => cache.subscribe(changed),
+    () => partOf(cache.getAll()),
+  );
   if (!down && refused === undefined) return null;
+  if (partial !== undefined)
+    return (
+      <div role="alert" className={classes.down}>
+        <b>A part of this page may be out of date.</b> The service sends no newer data for it: {partial}
+      </div>
+    );
   if (!down)
     return (
       <div role="alert" className={classes.down}>
@@ -176,6 +186,37 @@ function hasNoAnswer(query: Query): boolean {
   if (counts && isDown(cause)) unanswered.add(query);
   else if (!counts || !asks) unanswered.delete(query);
   return unanswered.has(query);
+}
+
+/** When each query that gets no newer data was noticed, and when it failed again although the service had answered others. */
+const failing = new WeakMap<Query, { since: number; alone: number }>();
+
+/**
+ * Return why a part of the page gets no newer data, if the service has answered other requests since then; undefined if all is
+ * well or if it answers none. A service that comes back answers one request first, so one without an answer has to fail again.
+ */
+function partOf(queries: readonly Query[]): string | undefined {
+  const failed = queries.filter((query) => {
+    const fails = unanswered.has(query) || refusal(query) !== undefined;
+    if (!fails) failing.delete(query);
+    else if (!failing.has(query)) failing.set(query, { since: Date.now(), alone: 0 });
+    return fails;
+  });
+  const last = Math.max(...failed.map((query) => failing.get(query)!.since));
+  const answeredBy = (time: number) =>
+    queries.some((one) => {
+      const at = one.state.dataUpdatedAt;
+      return one.isActive() && !failed.includes(one) && at > last && at <= time;
+    });
+  const alone = failed.every((query) => {
+    if (!unanswered.has(query)) return answeredBy(Infinity);
+    const found = failing.get(query)!;
+    if (answeredBy(query.state.errorUpdatedAt)) found.alone = query.state.errorUpdatedAt;
+    return found.alone > last;
+  });
+  return alone
+    ? failed.map(({ state }) => (state.error ?? state.fetchFailureReason)?.message).find(Boolean)
+    : undefined;
 }
 
 /** Return why the service sends no newer data for what a query shows, such as an error of its database; undefined if it does. */

@@ -9,6 +9,7 @@ import {
   config,
   duration,
   elapsed,
+  fieldName,
   metric,
   decimals,
   metricInColumn,
@@ -228,4 +229,17 @@ describe("the times of a list", () => {
     expect(newDay(yesterday.toISOString(), yesterday.toISOString())).toBeNull();
     expect(newDay("2020-01-05T12:00:00Z", now.toISOString())).toContain("2020");
   });
+});
+
+it.each([
+  ["", ""],
+  ["/space/lr/lower", "space.lr.lower"],
+  ["/space/net~1width/lower", "space.net/width.lower"],
+  ["/space/~01/lower", "space.~1.lower"],
+  ["/configurations/0/net~1width", "configurations.0.net/width"],
+  ["/configurations/0/a~01b", "configurations.0.a/b"],
+  ["/params/a~01b", "params.a/b"],
+  ["/params", "params"],
+])("names the field of the pointer %s", (pointer, name) => {
+  expect(fieldName(pointer)).toBe(name);
 });

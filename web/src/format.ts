@@ -98,6 +98,14 @@ export function category(value: unknown): string {
   return typeof value === "string" ? value : exactText(value);
 }
 
+/** The texts of these labels. Different values with the same text, such as 1 and "1", have theirs in parentheses. */
+export function distinct(labels: readonly unknown[], values: readonly unknown[] = labels): string[] {
+  const texts = labels.map(category);
+  const meant = new Map(texts.map((text) => [text, new Set<string>()]));
+  texts.forEach((text, i) => meant.get(text)!.add(exactText(values[i])));
+  return texts.map((text, i) => (meant.get(text)!.size === 1 ? text : `${text} (${exactText(values[i])})`));
+}
+
 /** The labels that the indices of a choice stand for, by the path of the choice. */
 export type Labels = Readonly<Record<string, readonly unknown[]>>;
 
@@ -122,6 +130,16 @@ function branchOf(choice: readonly unknown[] | undefined, index: string): string
   const label = choice?.[Number(index)];
   if (typeof label !== "string" || label === "" || label.length > LONGEST_BRANCH) return undefined;
   return choice!.filter((one) => one === label).length === 1 ? label : undefined;
+}
+
+/** The field that a JSON pointer of a mistake points to: "space.lr.lower". The path of a parameter is escaped twice in it. */
+export function fieldName(pointer: string): string {
+  const ofParam = /^\/(configurations\/\d+|params)\/[^/]+$/.test(pointer);
+  const names = pointer
+    .slice(1)
+    .split("/")
+    .map((part) => paramName(part));
+  return (ofParam ? [...names.slice(0, -1), paramName(names.at(-1)!)] : names).join(".");
 }
 
 /** Parameters by their names. */

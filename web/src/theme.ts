@@ -23,6 +23,7 @@ export const theme = createTheme({
   headings: { fontWeight: "600" },
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "20px" },
   cursorType: "pointer",
+  respectReducedMotion: true,
   components: {
     // A menu may contain items only; without the placeholder, its first item is in focus.
     Menu: { defaultProps: { withInitialFocusPlaceholder: false } },

@@ -138,6 +138,22 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
     assert point == {"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0, "space_revision": 0}
 
 
+async def test_a_request_for_trials_with_the_same_key_is_carried_out_once(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    made, _ = saved(sqlite_store, tmp_path)
+    url = f"{API}/experiments/{made.public_id}"
+    for verb, body in (("enqueue", {"configurations": [{"lr": 0.01}]}), ("continue", {"num_samples": 2})):
+        key = {"Idempotency-Key": verb}
+        answers = [await client.post(f"{url}/{verb}", json=body, headers=key) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [202, 202]
+        other = await client.post(f"{url}/continue", json={"num_samples": 9}, headers=key)
+        assert (other.status_code, "was used before" in other.json()["detail"]) == (409, True)
+        long = await client.post(f"{url}/{verb}", json=body, headers={"Idempotency-Key": "k" * 201})
+        assert long.status_code == 422
+    assert [name for name, _ in commands(sqlite_store, made)] == ["enqueue", "continue", "amend", "continue"]
+
+
 async def test_a_fork_answers_with_the_new_trial_once_it_has_started(
     client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tuner.experiment.operations.trials import enqueue, pin
 from tuner.experiment.operations.usecases import continue_experiment
 from tuner.experiment.operations.verbs import act_on_trial
 from tuner.store import ExperimentRecord, Store
+from tuner.store.commands import Commands, Request
 
 
 def retry(store: Store, record: ExperimentRecord) -> None:
@@ -50,6 +51,56 @@ def test_what_is_asked_for_at_the_very_end_is_done_by_the_next_driver(
     assert record.source == ("adopted" if ended_first else "python"), "a script that is there goes on by itself"
     assert [found.id for found in store.drivers.claimable(time.time())] == [made.id]
     assert store.commands.pending([made.id])[-1].command == "continue", "it follows what was asked for"
+
+
+def test_a_request_for_trials_that_is_repeated_with_its_key_adds_none(store: Store) -> None:
+    made, epoch, _ = begin(store, spec=a_spec(num_samples=4))
+    other = store.experiments.create(a_spec(name="other", num_samples=4))
+    name = made.public_id
+    for _ in range(2):
+        assert continue_experiment(store, name, 3, idempotency_key="more").spec.num_samples == 7
+        enqueue(store, name, [{"lr": 0.01}], idempotency_key="mine")
+    sent = [one.command for one in store.commands.pending([made.id])]
+    assert sent == ["amend", "continue", "enqueue", "continue"]
+    assert continue_experiment(store, other.public_id, 3, idempotency_key="more").spec.num_samples == 7
+    for again in (
+        lambda: continue_experiment(store, name, 4, idempotency_key="more"),
+        lambda: continue_experiment(store, name, 3, idempotency_key="mine"),
+        lambda: enqueue(store, name, [{"lr": 0.02}], idempotency_key="mine"),
+    ):
+        with pytest.raises(Conflict, match="the idempotency key '(more|mine)' was used before, with another request"):
+            again()
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), T0 + 9)
+    assert continue_experiment(store, name, 3, idempotency_key="more").state is ExperimentState.CANCELLING
+    enqueue(store, name, [{"lr": 0.01}], idempotency_key="mine")
+    with pytest.raises(Conflict, match="is cancelling"):
+        enqueue(store, name, [{"lr": 0.01}], idempotency_key="new")
+    assert [one.command for one in store.commands.pending([made.id])] == sent
+
+
+def test_a_request_that_is_sent_twice_at_once_is_carried_out_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _, _ = begin(store, spec=a_spec(num_samples=4))
+    asks = {
+        "more": lambda: continue_experiment(store, made.public_id, 3, idempotency_key="more"),
+        "mine": lambda: enqueue(store, made.public_id, [{"lr": 0.01}], idempotency_key="mine"),
+    }
+    look, between = Commands.sent_with, list(asks)
+
+    def sent_with(self: Commands, experiment_id: int, request: Request | None) -> bool:
+        found = look(self, experiment_id, request)
+        if request is not None and request.key in between:
+            between.remove(request.key)
+            asks[request.key]()
+        return found
+
+    monkeypatch.setattr(Commands, "sent_with", sent_with)
+    for ask in asks.values():
+        ask()
+    assert store.experiments.get(made.public_id).spec.num_samples == 7
+    sent = [one.command for one in store.commands.pending([made.id])]
+    assert sent == ["amend", "continue", "enqueue", "continue"]
 
 
 def test_a_pin_is_stored_only_together_with_its_command(sqlite_store: Store) -> None:

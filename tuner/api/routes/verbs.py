@@ -14,6 +14,7 @@ from tuner.api.answers import (
     CONFLICT,
     NOT_FOUND,
     ExperimentId,
+    OnceKey,
     Route,
     TrialId,
     checked,
@@ -47,10 +48,17 @@ def _of_trial(verb: Verb) -> Callable[..., Response]:
     return route
 
 
-def continue_(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+def continue_(
+    here: Here,
+    experiment_id: ExperimentId,
+    data: Annotated[Any, Depends(optional_json_body)],
+    idempotency_key: OnceKey = None,
+) -> Response:
     given = checked(schemas.Continuation, {} if data is None else data)
     name = plain_text(experiment_id)
-    record = usecases.continue_experiment(here.store, name, given.num_samples, adopt=True)
+    record = usecases.continue_experiment(
+        here.store, name, given.num_samples, adopt=True, idempotency_key=idempotency_key
+    )
     here.driver.poke()
     return shown_experiment(here.store, record, 202)
 

@@ -11,20 +11,31 @@ from tuner.experiment.operations.verbs import TRIAL_VERBS, CheckpointAction, Tri
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
-from tuner.store.commands import FOR_TRIALS
+from tuner.store.commands import FOR_TRIALS, Request
 
 
-def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str, Any]]) -> ExperimentRecord:
+def enqueue(
+    store: Store,
+    experiment: str,
+    configurations: Sequence[Mapping[str, Any]],
+    *,
+    idempotency_key: str | None = None,
+) -> ExperimentRecord:
     """Enqueue trials with these configurations, which start before the searcher's trials and do not count in num_samples.
 
     Parameters that a configuration leaves out are drawn at random. An experiment that has ended runs again.
 
+    If the `idempotency_key` was used before for the same configurations of this experiment, enqueue nothing.
+
     Raises:
         NotFound: there is no such experiment.
-        Conflict: the experiment is being cancelled.
+        Conflict: the experiment is being cancelled, or the key was used before for another request.
         SpecError: a configuration does not fit the search space. The error lists all mistakes.
     """
     record = store.experiments.get(experiment)
+    request = Request.of(idempotency_key, ["enqueue", list(configurations)])
+    if store.commands.sent_with(record.id, request):
+        return record
     space = Space.from_json(record.spec.space, opaque=True)
     errors: list[tuple[str, str]] = []
     points = []
@@ -36,7 +47,7 @@ def enqueue(store: Store, experiment: str, configurations: Sequence[Mapping[str,
             errors += error.errors
     if errors:
         raise SpecError(errors)
-    _ask(store, record, points, "enqueued by a user")
+    _ask(store, record, points, "enqueued by a user", request)
     return store.experiments.get(experiment)
 
 
@@ -178,7 +189,13 @@ def _known(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in params.items() if path in valid and valid[path].contains(value)}
 
 
-def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, Any]], reason: str) -> None:
+def _ask(
+    store: Store,
+    record: ExperimentRecord,
+    points: Sequence[Mapping[str, Any]],
+    reason: str,
+    request: Request | None = None,
+) -> None:
     """Enqueue trials. Also add a command to continue, because the experiment can end before its driver reads the commands."""
     check_verb("continue", record)
     store.experiments.change(
@@ -189,4 +206,5 @@ def _ask(store: Store, record: ExperimentRecord, points: Sequence[Mapping[str, A
             ("continue", "by a user, who enqueued more trials", FOR_TRIALS),
         ],
         adopt=True,
+        request=request,
     )

@@ -38,6 +38,7 @@ from tuner.space import Space
 from tuner.space.revisions import in_words
 from tuner.space.words import escape
 from tuner.store import CodeRecord, Creation, ExperimentRecord, Store
+from tuner.store.commands import Request
 from tuner.trials.checkpoints import packages
 from tuner.trials.groups.pools.local_pool import unfit
 from tuner.usercode.entrypoints import Checker, EntrypointChecker, TakesLong
@@ -353,7 +354,12 @@ def _changed(store: Store, experiment: str, change: Callable[[ExperimentRecord],
 
 
 def continue_experiment(
-    store: Store, experiment: str, num_samples: int | None = None, *, adopt: bool = False
+    store: Store,
+    experiment: str,
+    num_samples: int | None = None,
+    *,
+    adopt: bool = False,
+    idempotency_key: str | None = None,
 ) -> ExperimentRecord:
     """Let an experiment start more trials. An experiment that has ended runs again.
 
@@ -364,13 +370,17 @@ def continue_experiment(
             finishes an experiment that failed or was cancelled before its last trial.
         adopt: True to hand the experiment over to the service if it has ended and a script created it. False: the caller
             drives the experiment.
+        idempotency_key: if this key was used before for the same request, do nothing.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: the experiment is being cancelled, or can never run again.
+        Conflict: the experiment is being cancelled, or can never run again, or the key was used before for another request.
     """
+    request = Request.of(idempotency_key, ["continue", num_samples])
 
     def change(record: ExperimentRecord) -> None:
+        if store.commands.sent_with(record.id, request):
+            return
         check_verb("continue", record)
         changes: dict[str, Any] = {}
         if num_samples is not None:
@@ -378,7 +388,9 @@ def continue_experiment(
         more = f" with {counted(num_samples, 'more sample')}" if num_samples is not None else ""
         # An experiment that has not ended gets the command too, because it may end before its driver reads the request.
         commands = [*_amendment(record.spec, changes), ("continue", f"by a user{more}", {})]
-        store.experiments.change(record.id, changes, revision=record.revision, commands=commands, adopt=adopt)
+        store.experiments.change(
+            record.id, changes, revision=record.revision, commands=commands, adopt=adopt, request=request
+        )
 
     return _changed(store, experiment, change, MOST_TRIES)
 

@@ -66,8 +66,19 @@ it.each([
 });
 
 it.each([
-  ["more trials", () => api.continue("exp_1", 10)],
-  ["a trial with a configuration", () => api.enqueue("exp_1", [{ lr: 0.1 }])],
+  ["more trials", () => api.continue("exp_1", 10, "key")],
+  ["a trial with a configuration", () => api.enqueue("exp_1", [{ lr: 0.1 }], "key")],
+])("says that a request for %s without an answer can be sent again, and sends its key", async (_, send) => {
+  const sent: (string | null)[] = [];
+  vi.stubGlobal("fetch", (request: Request) => {
+    sent.push(request.headers.get("idempotency-key"));
+    return Promise.reject(new TypeError("Failed to fetch"));
+  });
+  await expect(send()).rejects.toThrow("Send this again: it is carried out only once.");
+  expect(sent).toEqual(["key"]);
+});
+
+it.each([
   ["a fork of a trial", () => api.forkTrial("trl_1", { checkpoint_id: null, params: {} })],
   ["a retry", () => api.actOnTrial("trl_1", "retry")],
   ["a token", () => api.createToken({ name: "ci", role: "viewer", project: null, expires_days: null })],

@@ -66,6 +66,7 @@ const http = createClient<paths>({
 const NO_ANSWER = "The service is not responding.";
 const MAYBE_DONE =
   "The service has not responded, but may have received the request. Look for its effect before you send it again.";
+const SEND_AGAIN = "The service has not responded. Send this again: it is carried out only once.";
 
 /** Return the data of a response, or throw an ApiError. */
 async function answered<T>(
@@ -110,15 +111,18 @@ function decoded<From, To>(decode: (data: From) => To, data: From): To {
 }
 
 /**
- * Wait for the response to a request that does more if it is sent once more, such as one for ten further trials. Without an answer,
- * nobody knows if it was carried out.
+ * Wait for the response to a request that does more if it is sent once more, such as one for a new token. Without an answer, nobody
+ * knows if it was carried out.
  */
-async function once<T>(call: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+async function once<T>(
+  call: Promise<{ data?: T; error?: unknown; response: Response }>,
+  words = MAYBE_DONE,
+): Promise<T> {
   try {
     return await answered(call);
   } catch (error) {
     if (error instanceof ApiError && error.unreachable && error.problem === null)
-      throw new ApiError(error.status, MAYBE_DONE);
+      throw new ApiError(error.status, words);
     throw error;
   }
 }
@@ -495,12 +499,13 @@ export const api = {
   act: (id: string, action: Action) =>
     answered(http.POST(`/api/v1/experiments/{experiment_id}/${action}`, { params: { path: { experiment_id: id } } })),
   /** Let an experiment start more trials. One that has ended runs again. */
-  continue: (id: string, more: number | null) =>
+  continue: (id: string, more: number | null, key: string) =>
     once(
       http.POST("/api/v1/experiments/{experiment_id}/continue", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, header: { "idempotency-key": key } },
         body: { num_samples: more } as never,
       }),
+      SEND_AGAIN,
     ),
   change: (id: string, patch: ExperimentPatch) =>
     answered(
@@ -518,12 +523,13 @@ export const api = {
         body: body as never,
       }),
     ),
-  enqueue: (id: string, configurations: readonly Record<string, unknown>[]) =>
+  enqueue: (id: string, configurations: readonly Record<string, unknown>[], key: string) =>
     once(
       http.POST("/api/v1/experiments/{experiment_id}/enqueue", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, header: { "idempotency-key": key } },
         body: { configurations } as never,
       }),
+      SEND_AGAIN,
     ),
   checkpoints: (id: string, trial: number, signal?: AbortSignal): Promise<CheckpointItem[]> =>
     all((token) => {

@@ -8100,7 +8100,10 @@ export interface operations {
     experiments_enqueue: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;
@@ -11328,7 +11331,10 @@ export interface operations {
     experiments_continue: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description exp_..., or the name of an experiment if no other experiment has it */
                 experiment_id: string;

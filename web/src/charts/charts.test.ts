@@ -121,6 +121,38 @@ describe("what is chosen on the axes", () => {
     });
   });
 
+  it("tells values with the same text apart", () => {
+    const values = [1, "1", true, "true", null, "adam"];
+    const space = { kind: { type: "choice", categories: values } };
+    const trials = TRIALS.map((trial, i) => ({ ...trial, params: { kind: values[i % 5] } })) as never as Trial[];
+    const dimensions = dimensionsOf(trials, { metric: "accuracy", space });
+    const [kind] = dimensions;
+    const categories = ["1 (1)", '1 ("1")', "true (true)", 'true ("true")', "null", "adam"];
+    expect(kind!.categories).toEqual(categories);
+    expect(trials.slice(0, 5).map((trial) => valueOf(trial, kind!))).toEqual(categories.slice(0, 5));
+    const brushes = { kind: { of: ['1 ("1")', "null", "adam"] } };
+    expect(trials.slice(0, 5).map((trial) => matches(trial, dimensions, brushes))).toEqual([
+      false,
+      true,
+      false,
+      false,
+      true,
+    ]);
+    const conditions = conditionsOf(dimensions, brushes, trials, trials, { space, labels: {} });
+    expect(conditions).toEqual(['params.kind?=["1",null,"adam"]']);
+    // Links of earlier versions have one name for both.
+    expect(recognized({ kind: { of: ["1", "adam"] } }, dimensions)["kind"]).toEqual({
+      of: ["1 (1)", '1 ("1")', "adam"],
+    });
+    const labels = { kind: ["1", 1] };
+    const raw = TRIALS.map((trial, i) => ({ ...trial, params: { kind: i % 2 } }));
+    const shown = raw.map((trial) => ({ ...trial, params: readable(trial.params, labels) }));
+    const named = dimensionsOf(shown, { metric: "accuracy", space: {}, labels });
+    expect(conditionsOf(named, { kind: { of: ["1 (1)"] } }, shown, raw, { space: {}, labels })).toEqual([
+      "params.kind?=[1]",
+    ]);
+  });
+
   it("is recognized in links of earlier versions, which had fewer digits", () => {
     const space = { lr: { type: "choice", categories: [0.0001, 0.00012345, 1234567] } };
     const trials = TRIALS.map((trial, i) => ({ ...trial, params: { lr: [0.0001, 0.00012345, 1234567][i % 3]! } }));

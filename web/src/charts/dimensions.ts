@@ -2,7 +2,7 @@
 
 import { asNumber, exactText } from "../api/exact";
 import type { Experiment, Trial } from "../api/types";
-import { category, counted, metric as written, number, paramName, type Labels } from "../format";
+import { category, counted, distinct, metric as written, number, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
 
 export interface Dimension {
@@ -17,6 +17,8 @@ export interface Dimension {
   /** True if only whole numbers are drawn, so that there are no ticks between them. */
   whole?: boolean;
   categories: readonly string[];
+  /** The categories of values with the same text, such as 1 and "1", by their JSON; absent if there are none. */
+  names?: ReadonlyMap<string, string>;
   /** True if some trials do not have it, because they chose another branch of the space. Their place is below the axis. */
   optional: boolean;
 }
@@ -49,7 +51,11 @@ export function valueOf(trial: Trial, dimension: Dimension): number | string {
   if (own === undefined) return ABSENT;
   const value = dimension.range ? asNumber(own) : own;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
-  return category(value);
+  return categoryOf(dimension, value);
+}
+
+function categoryOf({ names }: Dimension, value: unknown): string {
+  return names?.get(exactText(value)) ?? category(value);
 }
 
 /** The newest value of a metric or, without a metric, the best value of the first objective; undefined if missing or not finite. */
@@ -60,11 +66,11 @@ function reached(trial: Trial, last?: string): number | undefined {
 
 /**
  * The selections with the categories as the axes have them. Links that were copied from earlier versions have numbers of three or four
- * digits in their place, such as "1e-4" for 0.0001.
+ * digits in their place, such as "1e-4" for 0.0001, and one name for values with the same text.
  */
 export function recognized(brushes: Brushes, dimensions: readonly Dimension[]): Brushes {
   const found = { ...brushes };
-  for (const { id, categories } of dimensions) {
+  for (const { id, categories, names } of dimensions) {
     const chosen = brushes[id];
     if (!chosen || !("of" in chosen)) continue;
     const of = chosen.of.flatMap((label) => {
@@ -72,6 +78,7 @@ export function recognized(brushes: Brushes, dimensions: readonly Dimension[]): 
       const rounded = categories.filter((one) =>
         [3, 4].some((n) => Number(Number(one).toPrecision(n)) === Number(label)),
       );
+      for (const [text, name] of names ?? []) if (name === `${label} (${text})`) rounded.push(name);
       return rounded.length > 0 ? rounded : [label];
     });
     found[id] = { of };
@@ -172,7 +179,7 @@ export function conditionsOf(
       const own = raw[i]?.params[dimension.id];
       if (value !== ABSENT && own !== undefined) values.get(String(value))?.add(own);
     });
-    for (const [label, own] of declared(dimension.id, space, labels)) {
+    for (const [label, own] of declared(dimension, space, labels)) {
       const found = values.get(label);
       if (found?.size === 0) found.add(own);
     }
@@ -181,10 +188,10 @@ export function conditionsOf(
 }
 
 /** Return the categories that the space declares for a parameter: the label of each, and its value in the service. */
-function declared(name: string, space: Experiment["space"], labels: Labels): [string, unknown][] {
-  const named = labels[name];
-  if (named) return named.map((label, i) => [category(label), i]);
-  return (domainOf(space, name).categories ?? []).map((one) => [category(one), one]);
+function declared(dimension: Dimension, space: Experiment["space"], labels: Labels): [string, unknown][] {
+  const named = labels[dimension.id];
+  if (named) return named.map((label, i) => [categoryOf(dimension, label), i]);
+  return (domainOf(space, dimension.id).categories ?? []).map((one) => [categoryOf(dimension, one), one]);
 }
 
 /** The service's column with the values of an axis. */
@@ -320,15 +327,22 @@ function dimensionOf(
       ...(domain.whole ? { whole: true } : {}),
     };
   }
-  const written = [...new Set([...(domain.categories ?? []).map(category), ...values.map(category)])];
+  const own = [...new Set(values)];
+  const all = new Map([...(domain.categories ?? []), ...own].map((value) => [exactText(value), value]));
+  const texts = distinct([...all.values()]);
+  const names = new Map(
+    [...all].flatMap(([key, value], i) => (texts[i] === category(value) ? [] : [[key, texts[i]!]])),
+  );
+  const written = [...new Set(texts)];
   if (written.length < 2 && !optional) return null;
   // The parameter of a choice between whole sub-spaces is an index: show only the indices that occur.
-  const occurring = new Set(values.map(category));
+  const occurring = new Set(own.map((value) => names.get(exactText(value)) ?? category(value)));
   const categories = written.filter((one) => occurring.has(one) || written.length <= 12);
   const allNumbers = categories.every((one) => one !== "" && Number.isFinite(Number(one)));
   return {
     ...base,
     range: null,
+    ...(names.size > 0 ? { names } : {}),
     categories: allNumbers ? categories.sort((a, b) => Number(a) - Number(b)) : categories,
   };
 }

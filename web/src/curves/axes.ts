@@ -1,7 +1,7 @@
 /** The axis options that every chart passes to uPlot. */
 
 import "uplot/dist/uPlot.min.css";
-import type uPlot from "uplot";
+import uPlot from "uplot";
 import { ticks, type Scale } from "./ticks";
 
 export const LOG = { distr: 3 as const, log: 10 as const };
@@ -16,9 +16,10 @@ export function ownTicks(
   scale: Scale,
   horizontal: boolean,
 ): Pick<uPlot.Axis, "incrs" | "space" | "splits" | "values" | "filter"> {
+  // While uPlot changes its size, its elements still have the old one.
   const found = (u: uPlot, min: number, max: number) =>
     ticks(scale, min, max, {
-      pixels: (horizontal ? u.over.clientWidth : u.over.clientHeight) || (horizontal ? u.width : u.height),
+      pixels: (horizontal ? u.bbox.width : u.bbox.height) / uPlot.pxRatio || (horizontal ? u.width : u.height),
       horizontal,
     });
   return {

@@ -89,6 +89,24 @@ describe("ticks", () => {
     },
   );
 
+  it.each(["linear", "log"] as const)("are several for the smallest numbers on a %s axis", (scale) => {
+    for (const [min, max] of [
+      [1e-300, 5e-300],
+      [1e-305, 2e-304],
+      [3e-308, 9e-300],
+      [1e-310, 9e-310],
+      [5e-324, 1e-320],
+    ] as const) {
+      check(scale, min, max, ROOMS[0]!);
+      expect(ticks(scale, min, max, ROOMS[0]!).labels.filter(Boolean).length).toBeGreaterThan(2);
+    }
+    check("linear", -2e-303, 2e-303, ROOMS[0]!);
+  });
+
+  it("have the digits of the numbers at which they stand, on a log axis too", () => {
+    expect(ticks("log", 1e-20, 3e-20, ROOMS[0]!).labels).toEqual(["1e-20", "1.5e-20", "2e-20", "2.5e-20", "3e-20"]);
+  });
+
   it("are one for a single value, and none without a range", () => {
     expect(ticks("linear", 0.861, 0.938, { pixels: 56, horizontal: false }).labels).toEqual(["0.88", "0.90", "0.92"]);
     expect(ticks("linear", 3, 3, ROOMS[0]!)).toEqual({ at: [3], labels: ["3"] });

@@ -109,9 +109,12 @@ function single(value: number, say: ((value: number) => string) | null): Ticks {
   return { at: [value], labels: [say ? say(value) : String(Number(value.toPrecision(6)))] };
 }
 
+/** The smallest power of ten above zero. */
+const SMALLEST = -323;
+
 /** 1, 2 and 5 times powers of ten, from the first at or above `from`. */
 function* decimalSteps(from: number, whole: boolean): Generator<number> {
-  const first = Math.max(-300, Math.floor(Math.log10(Math.max(from, 1e-300))));
+  const first = Math.max(SMALLEST, Math.floor(Math.log10(from)));
   for (let power = whole ? Math.max(0, first) : first; power <= 308; power++) {
     for (const digit of [1, 2, 5]) {
       const step = Number(`${digit}e${power}`);
@@ -151,7 +154,7 @@ function decimalLabel(step: number): (value: number) => string {
 
 /** Grid lines at the digits of each power of ten, labels if there is room: powers first, then 2 and 5, then the others. */
 function logTicks(min: number, max: number, room: Room): Ticks {
-  const [low, high] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
+  const [low, high] = [Math.max(SMALLEST, Math.floor(Math.log10(min))), Math.ceil(Math.log10(max))];
   // Less than a power of ten with few round numbers in it: ticks as on a linear axis, with fewer of them if they come close.
   if (max / min < 5) return thinned(linearValues(min, max), min, max, room);
   const decades = high - low;
@@ -199,8 +202,5 @@ function thinned(at: { value: number; weight: number }[], min: number, max: numb
 
 function logLabel(value: number): string {
   if (value >= 1e-3 && value < 1e6) return String(Number(value.toPrecision(12)));
-  return value
-    .toExponential()
-    .replace("e+", "e")
-    .replace(/^(-?\d(?:\.\d{1,11})?)\d*e/, "$1e");
+  return Number(value.toPrecision(12)).toExponential().replace("e+", "e");
 }

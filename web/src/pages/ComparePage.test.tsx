@@ -177,6 +177,27 @@ it("says so if an experiment is deleted while it is compared", async () => {
   expect(screen.getByRole("button", { name: "Leave it out" })).toBeTruthy();
 });
 
+it("says so if a trial is deleted while it is compared, and asks for it no more", async () => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+  try {
+    show("step", [{}, { state: "running" }, {}]);
+    expect(await screen.findByRole("columnheader", { name: /^trial 2/ })).toBeTruthy();
+    const found = vi.mocked(api.trial).getMockImplementation()!;
+    vi.mocked(api.trial).mockImplementation((id) => (id === "trl_2" ? gone() : found(id)));
+    await act(() => vi.advanceTimersByTimeAsync(6000));
+    expect(screen.getByText("it is gone")).toBeTruthy();
+    expect(screen.queryByRole("columnheader", { name: /^trial 2/ })).toBeNull();
+    const asked = vi.mocked(api.trial).mock.calls.length;
+    await act(() => vi.advanceTimersByTimeAsync(20_000));
+    expect(vi.mocked(api.trial).mock.calls.length).toBe(asked);
+    fireEvent.click(screen.getByRole("button", { name: "Leave it out" }));
+    expect(await screen.findByRole("columnheader", { name: /^trial 3/ })).toBeTruthy();
+    expect(screen.queryByText("it is gone")).toBeNull();
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 it("says that only the first ten are compared, and lets the next one in if one is left out", async () => {
   show(
     "step",

@@ -2,7 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { Link } from "react-router";
-import { api } from "../api/client";
+import { api, isMissing } from "../api/client";
 import { EVERY_POINT } from "../api/sizes";
 import type { Experiment, Lineage, Series, TrialCurves, TrialWithSegments } from "../api/types";
 import { Crumbs } from "../App";
@@ -76,10 +76,11 @@ function CompareTrials({ address }: { address: Address }) {
       queryKey: keys.trial(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.trial(id, signal),
       refetchInterval: ({ state }: { state: QueryState<TrialWithSegments> }) =>
-        state.data && hasEnded(state.data.state) ? false : REFRESH_MS,
+        isMissing(state.error) || (state.data && hasEnded(state.data.state)) ? false : REFRESH_MS,
     })),
   });
-  const brokenAt = found.findIndex((query) => query.isError && !query.data);
+  // A trial that is shown may be deleted by somebody else.
+  const brokenAt = found.findIndex((query) => query.isError && (!query.data || isMissing(query.error)));
   const broken = found[brokenAt];
   const trials = found.flatMap((query) => query.data ?? []);
   const of = [...new Set(trials.map((trial) => trial.experiment_id))];
@@ -127,7 +128,7 @@ function CompareTrials({ address }: { address: Address }) {
         </Panel>
       )}
       {ids.length >= 2 && !broken && trials.length < ids.length && <Skeleton height={420} />}
-      {ids.length >= 2 && trials.length === ids.length && (
+      {ids.length >= 2 && !broken && trials.length === ids.length && (
         <Compared trials={trials} readAt={found.map((query) => query.dataUpdatedAt)} onRemove={without} />
       )}
     </div>

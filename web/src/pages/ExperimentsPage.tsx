@@ -146,7 +146,14 @@ export default function ExperimentsPage() {
   const order = { sort, onSort: (column: SortedBy) => filter("sort", nextSort(sort, column)) };
   // While the answer for other filters is on its way, the experiments are those of the earlier ones.
   const empty = query.isSuccess && !query.isPlaceholderData && experiments.length === 0;
-  if (empty && !state && !name && !tag && !project && !archived) return <FirstExperiment />;
+  const all = !state && !name && !tag && !project;
+  const none = empty && all && !archived;
+  const hidden = useQuery({
+    queryKey: [...keys.experiments, "hidden"],
+    queryFn: ({ signal }) => api.experiments({ archived: "yes", page_size: 1 }, signal),
+    enabled: none,
+  });
+  if (none && !hidden.data?.items.length) return hidden.isPending ? null : <FirstExperiment />;
   return (
     <>
       <div className={classes.titleRow}>
@@ -198,9 +205,13 @@ export default function ExperimentsPage() {
       {query.isLoading && <Skeleton height={240} />}
       {empty && (
         <Panel>
-          {archived && !state && !name && !tag && !project ? "No experiment is archived." : "No experiment matches."}{" "}
-          <Anchor component="button" size="sm" onClick={() => setSearch({})}>
-            Show all
+          {none
+            ? "All experiments are archived."
+            : archived && all
+              ? "No experiment is archived."
+              : "No experiment matches."}{" "}
+          <Anchor component="button" size="sm" onClick={() => setSearch(none ? { archived: "yes" } : {})}>
+            {none ? "Show them" : "Show all"}
           </Anchor>
         </Panel>
       )}

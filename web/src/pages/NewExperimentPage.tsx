@@ -8,7 +8,7 @@ import { api, ApiError } from "../api/client";
 import type { Experiment, SpecCopy } from "../api/types";
 import { Crumbs } from "../App";
 import { createCall } from "../charts/copies";
-import { config, readable, trained } from "../format";
+import { config, fieldName, readable, trained } from "../format";
 import { keys } from "../live/keys";
 import { limitOf } from "../parts/actions/edit";
 import { readMapping } from "../parts/common/mapping";
@@ -125,7 +125,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
           <ul className={classes.leftOut}>
             {source.left_out.map(({ pointer, reason }) => (
               <li key={pointer}>
-                <b>{pointer.slice(1)}</b>: {reason}.
+                <b>{fieldName(pointer)}</b>: {reason}.
               </li>
             ))}
           </ul>

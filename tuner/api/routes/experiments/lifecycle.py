@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from starlette.types import Scope
 
@@ -14,10 +14,13 @@ from tuner.api.answers import (
     BAD,
     BUSY,
     CONFLICT,
+    LONGEST_KEY,
     NOT_FOUND,
     STALE,
     ExperimentId,
+    IdempotencyKey,
     IfMatch,
+    OnceKey,
     PageSize,
     Route,
     answer,
@@ -46,16 +49,6 @@ from tuner.store import Creation, ExperimentRecord
 from tuner.usercode.entrypoints import TakesLong
 
 router = APIRouter(route_class=Route, tags=["experiments"])
-
-LONGEST_KEY = 200
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        max_length=LONGEST_KEY,
-        description="a key that identifies this request; if it is repeated with the same key, nothing is created, and it "
-        "gets the response of the first request",
-    ),
-]
 
 
 @router.post(
@@ -317,9 +310,15 @@ def unarchive(here: Here, experiment_id: ExperimentId) -> Response:
     responses={**NOT_FOUND, **CONFLICT, **BAD},
     summary="Add trials with given configurations. They start before all others, and do not count towards num_samples.",
 )
-def enqueue(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+def enqueue(
+    here: Here,
+    experiment_id: ExperimentId,
+    data: Annotated[Any, Depends(json_body)],
+    idempotency_key: OnceKey = None,
+) -> Response:
     given = checked(schemas.Enqueue, data)
-    record = trials.enqueue(here.store, plain_text(experiment_id), given.configurations)
+    name = plain_text(experiment_id)
+    record = trials.enqueue(here.store, name, given.configurations, idempotency_key=idempotency_key)
     here.driver.poke()
     return shown_experiment(here.store, record, 202)
 

@@ -154,7 +154,7 @@ describe("the actions of an experiment", () => {
     expect(field.value).toBe("0.01");
     fireEvent.change(field, { target: { value: "7" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ lr: 7 }]);
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ lr: 7 }], expect.anything());
     const alert = await screen.findByRole("alert");
     expect(alert.textContent).toContain("configurations.0.lr: 7 is above 0.1");
     expect(alert.textContent).toContain("configurations.0.x: not in the search space");
@@ -164,6 +164,9 @@ describe("the actions of an experiment", () => {
     await vi.waitFor(() =>
       expect(screen.getByRole("alert").textContent).toBe("It could not be requestedThe service is not responding."),
     );
+    const [first, again] = enqueue.mock.calls.map(([, , key]) => key);
+    expect(first).toBeTruthy();
+    expect(again).toBe(first); // so that it is carried out once if only the first answer was lost
   });
 
   it("try a configuration, with the focus in its first field, and mark the fields that are wrong until they change", async () => {
@@ -178,7 +181,7 @@ describe("the actions of an experiment", () => {
     await waitFor(() => expect(document.activeElement).toBe(rate));
     fireEvent.change(width, { target: { value: "7" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    await screen.findByRole("alert");
+    expect((await screen.findByRole("alert")).textContent).toContain("configurations.0.net/width: 7 is above 1");
     expect([rate, width].map((field) => field.getAttribute("aria-invalid"))).toEqual([null, "true"]);
     expect(document.getElementById(width.getAttribute("aria-describedby")!.split(" ")[0]!)!.textContent).toBe(
       "7 is above 1",
@@ -205,7 +208,7 @@ describe("the actions of an experiment", () => {
     expect((await screen.findByLabelText<HTMLInputElement>("net/mlp/width")).value).toBe("0.5");
     const send = () => act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
     await send();
-    expect(enqueue).toHaveBeenLastCalledWith("exp_1", [best.params]);
+    expect(enqueue).toHaveBeenLastCalledWith("exp_1", [best.params], expect.anything());
   });
 
   it("change its search space, and show mistakes at the field", async () => {
@@ -226,6 +229,10 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } });
     expect(await screen.findByText("lr.lower: must be below upper")).toBeTruthy();
     expect(screen.queryByRole("alert")).toBeNull();
+    const problemOf = { ...problem, errors: [{ pointer: "/space/net~1width/lower", message: "must be a number" }] };
+    change.mockRejectedValueOnce(new ApiError(422, "1 mistake", problemOf));
+    await act(() => Promise.resolve(fireEvent.click(save)));
+    expect(await screen.findByText("net/width.lower: must be a number")).toBeTruthy();
     fireEvent.change(field, { target: { value: "width: {type: randint, lower: 1, upper: 9}" } });
     expect(screen.queryByText("lr.lower: must be below upper")).toBeNull();
     fireEvent.change(screen.getByLabelText("Values of new parameters in the trials so far"), {
@@ -304,7 +311,7 @@ describe("the actions of an experiment", () => {
     fireEvent.click(await screen.findByRole("combobox", { name: "seed" }));
     fireEvent.click(await screen.findByRole("option", { name: "1152921504606846979", hidden: true }));
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }]);
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }], expect.anything());
   });
 
   it("keep all digits of whole numbers above 2^53 that were typed", async () => {
@@ -315,7 +322,7 @@ describe("the actions of an experiment", () => {
     fireEvent.click(screen.getByText("Try a configuration"));
     fireEvent.change(await screen.findByLabelText("seed"), { target: { value: "1152921504606846979" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }]);
+    expect(enqueue).toHaveBeenCalledWith("exp_1", [{ seed: 1152921504606846979n }], expect.anything());
   });
 
   it("continue it with more trials", async () => {
@@ -325,7 +332,18 @@ describe("the actions of an experiment", () => {
     fireEvent.change(await screen.findByLabelText("Trials to add"), { target: { value: "7" } });
     const [, send] = screen.getAllByRole("button", { name: "Continue" });
     await act(() => Promise.resolve(fireEvent.click(send ?? screen.getByRole("button", { name: "Continue" }))));
-    expect(go).toHaveBeenCalledWith("exp_1", 7);
+    expect(go).toHaveBeenCalledWith("exp_1", 7, expect.anything());
+    const key = go.mock.calls[0]![2];
+    fireEvent.click(screen.getByRole("button", { name: "Continue" }));
+    fireEvent.change(await screen.findByLabelText("Trials to add"), { target: { value: "7" } });
+    go.mockRejectedValue(new ApiError(0, "The service is not responding."));
+    for (const times of [2, 3]) {
+      const [, again] = screen.getAllByRole("button", { name: "Continue" });
+      await act(() => Promise.resolve(fireEvent.click(again ?? screen.getByRole("button", { name: "Continue" }))));
+      await vi.waitFor(() => expect(go).toHaveBeenCalledTimes(times));
+    }
+    expect(go.mock.calls[1]![2]).not.toBe(key); // somebody wants seven more
+    expect(go.mock.calls[2]![2]).toBe(go.mock.calls[1]![2]); // somebody repeats a request
   });
 });
 

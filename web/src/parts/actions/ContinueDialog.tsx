@@ -7,6 +7,7 @@ import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
 import { NumberField } from "../common/NumberField";
+import { useRequestKey } from "../common/useRequestKey";
 import { FormDialog, type DialogProps } from "./FormDialog";
 
 /** More trials, for an experiment that runs or that has ended. */
@@ -15,8 +16,9 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
   const ended = experimentEnded(experiment.state);
   const missing = Math.max(0, (experiment.num_samples ?? 0) - experiment.trials);
   const [more, setMore] = useState<number | "">(missing > 0 ? "" : 10);
+  const keyOf = useRequestKey();
   const send = useMutation({
-    mutationFn: () => api.continue(experiment.id, more === "" ? null : more),
+    mutationFn: () => api.continue(experiment.id, more === "" ? null : more, keyOf(more)),
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       onDone(more === "" ? "Continuation requested." : `Requested ${more} more ${more === 1 ? "trial" : "trials"}.`);

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { api, ApiError } from "../../api/client";
 import { LIMITS } from "../../api/limits";
 import type { Experiment } from "../../api/types";
+import { fieldName } from "../../format";
 import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
@@ -163,7 +164,10 @@ function mistakesOf<Name extends string>(error: Error | null, names: readonly Na
     const [field, ...path] = pointer.slice(1).split("/");
     const name = names.find((one) => one === field);
     if (name === undefined) rest = true;
-    else at[name] = [at[name], `${path.length > 0 ? `${path.join(".")}: ` : ""}${message}`].filter(Boolean).join("\n");
+    else
+      at[name] = [at[name], `${path.length > 0 ? `${fieldName(`/${path.join("/")}`)}: ` : ""}${message}`]
+        .filter(Boolean)
+        .join("\n");
   }
   return { at, rest };
 }

@@ -5,6 +5,7 @@ import type { Experiment } from "../../api/types";
 import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
+import { useRequestKey } from "../common/useRequestKey";
 import { FormDialog, type DialogProps } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
@@ -26,8 +27,12 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const best = experiment.best?.params;
   const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
   const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "");
+  const keyOf = useRequestKey();
   const send = useMutation({
-    mutationFn: (texts: Readonly<Record<string, string>>) => api.enqueue(experiment.id, [filled(fields, texts)]),
+    mutationFn: (texts: Readonly<Record<string, string>>) => {
+      const configuration = filled(fields, texts);
+      return api.enqueue(experiment.id, [configuration], keyOf(configuration));
+    },
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       onDone("Requested one more trial.");

@@ -3,7 +3,7 @@
 import { ApiError } from "../../api/client";
 import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Params } from "../../api/types";
-import { category, type Labels } from "../../format";
+import { category, distinct, type Labels } from "../../format";
 import { domainWords } from "../setup/Setup";
 
 export interface Field {
@@ -74,14 +74,9 @@ function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field 
   };
 }
 
-/** The options with these labels. Different values with the same label, such as 1 and "1", have theirs in parentheses. */
+/** The options with these labels. */
 function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Option[] {
-  const texts = labels.map(category);
-  const written = values.map(exactText);
-  return texts.map((text, i) => {
-    const clear = texts.every((other, j) => other !== text || written[j] === written[i]);
-    return { text: clear ? text : `${text} (${written[i]})`, value: values[i] };
-  });
+  return distinct(labels, values).map((text, i) => ({ text, value: values[i] }));
 }
 
 /** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */

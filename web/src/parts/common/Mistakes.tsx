@@ -1,5 +1,6 @@
 import { Alert } from "@mantine/core";
 import { ApiError } from "../../api/client";
+import { fieldName } from "../../format";
 import classes from "./Mistakes.module.css";
 
 /** Show each mistake in the data that was sent, with the field that has it. */
@@ -12,7 +13,7 @@ export function Mistakes({ error, title }: { error: unknown; title: string }) {
         <ul className={classes.list}>
           {found.map(({ pointer, message }) => (
             <li key={pointer + message}>
-              <code>{pointer.slice(1).replaceAll("/", ".") || "the whole"}</code>: {message}
+              <code>{fieldName(pointer) || "the whole"}</code>: {message}
             </li>
           ))}
         </ul>

@@ -3,6 +3,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
 import type { Decision, TrialState } from "../../api/types";
 import { config, param } from "../../format";
+import { usePrinting } from "../../print";
 import { Clock } from "../common/Clock";
 import { TONE } from "../common/StateBadge";
 import { isShortcut } from "../common/useKeys";
@@ -41,6 +42,10 @@ export function toneOf(kind: Decision["kind"]): string | undefined {
   return state && TONE[state];
 }
 
+/** On paper, a list has this many decisions, and a narrow one only the newest of them. */
+const MOST_PRINTED = 500;
+const NEWEST_PRINTED = 12;
+
 const NO_DECISIONS: readonly Decision[] = [];
 
 /** The log of decisions, newest first, each with its reason. */
@@ -56,6 +61,7 @@ export const DecisionLog = memo(function DecisionLog({
   const decisions = read ?? NO_DECISIONS;
   const scroll = useRef<HTMLDivElement>(null);
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
+  const printing = usePrinting();
   const virtual = useVirtualizer({
     count: decisions.length,
     getScrollElement: () => scroll.current,
@@ -65,20 +71,24 @@ export const DecisionLog = memo(function DecisionLog({
   });
   if (decisions.length === 0)
     return <p className={classes.none}>{read ? "No decisions yet." : "Reading the decisions…"}</p>;
-  const items = virtual.getVirtualItems();
-  const before = items[0]?.start ?? 0;
-  const after = virtual.getTotalSize() - (items[items.length - 1]?.end ?? 0);
+  const inWindow = virtual.getVirtualItems();
+  const printed = decisions.slice(0, narrow ? NEWEST_PRINTED : MOST_PRINTED);
+  const items = printing ? printed.map(({ seq: key }, index) => ({ key, index })) : inWindow;
+  const before = printing ? 0 : (inWindow[0]?.start ?? 0);
+  const after = printing ? 0 : virtual.getTotalSize() - (inWindow[inWindow.length - 1]?.end ?? 0);
   const toggle = (seq: number) =>
     setOpen((old) => {
       const next = new Set(old);
       if (!next.delete(seq)) next.add(seq);
       return next;
     });
-  const size: CSSProperties = tall
-    ? { maxHeight: "max(360px, calc(100dvh - 290px))" }
-    : height === undefined
-      ? { height: "100%" }
-      : { maxHeight: height };
+  const size: CSSProperties = printing
+    ? {}
+    : tall
+      ? { maxHeight: "max(360px, calc(100dvh - 290px))" }
+      : height === undefined
+        ? { height: "100%" }
+        : { maxHeight: height };
   return (
     <div
       ref={scroll}

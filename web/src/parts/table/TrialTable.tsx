@@ -266,20 +266,25 @@ export function TrialTable(props: TrialTableProps) {
     choose(trial.number);
   };
   const pick = (number: number) => onPick((now) => toggled(now, number));
-  const onRow = useRef({ pick, choose });
-  useEffect(() => {
-    onRow.current = { pick, choose };
-  });
-  // The bar of the picked trials grows above the table. The page moves by as much, so that the row stays under the mouse.
+  // The bar of the picked trials grows above the table. The page moves by as much, so that the row stays under the mouse. At its
+  // top it cannot move up: then what the bar leaves stays empty until the mouse is elsewhere.
   const bar = useRef<HTMLDivElement>(null);
   const restAt = useRef<number | null>(null);
+  const [room, setRoom] = useState(0);
+  const above = () => bar.current?.offsetHeight ?? 0;
   useLayoutEffect(() => {
     if (restAt.current === null) return;
-    window.scrollTo({ top: restAt.current + (bar.current?.offsetHeight ?? 0) });
+    const top = restAt.current + above();
     restAt.current = null;
+    window.scrollTo({ top });
+    setRoom(scroll.current!.matches(":hover") ? Math.max(0, -top) : 0);
   }, [picked]);
+  const onRow = useRef({ pick, choose, room });
+  useEffect(() => {
+    onRow.current = { pick, choose, room };
+  });
   const [onPickRow] = useState(() => (number: number) => {
-    restAt.current = window.scrollY - (bar.current?.offsetHeight ?? 0);
+    restAt.current = window.scrollY - above() - onRow.current.room;
     onRow.current.pick(number);
   });
   const [onSelectRow] = useState(() => (number: number) => onRow.current.choose(number));
@@ -441,6 +446,7 @@ export function TrialTable(props: TrialTableProps) {
           </button>
         </div>
       )}
+      {room > 0 && <div aria-hidden style={{ height: room }} />}
       {expected && (
         <p className={classes.hint}>
           Some configurations were run several times. Trials are ranked by the {metric} expected of their configuration:
@@ -450,7 +456,10 @@ export function TrialTable(props: TrialTableProps) {
       <div
         ref={scroll}
         className={`${classes.scroll} sideways`}
-        onMouseLeave={() => onPoint(null)}
+        onMouseLeave={() => {
+          onPoint(null);
+          setRoom(0);
+        }}
         onFocus={({ target, currentTarget }) => {
           focused.current = target;
           if (target.matches(":focus-visible")) moveIntoView(currentTarget, target);
