@@ -54,11 +54,18 @@ class CheckpointLedger:
         # Checkpoints in `deleting` that are no longer usable, even if a user has pinned them.
         self.lost: set[str] = set()
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
+        # Trials whose checkpoint to start from has changed since the last call of `take_moved`.
+        self._moved: dict[int, None] = {}
 
     def take_decided(self) -> list[Deletion]:
         """Return the deletions of checkpoints that were decided since the last call of this method."""
         decided, self._decided = self._decided, []
         return decided
+
+    def take_moved(self) -> list[int]:
+        """Return the trials whose checkpoint to start from has changed since the last call of this method."""
+        moved, self._moved = self._moved, {}
+        return list(moved)
 
     def decide_again(self) -> None:
         """Decide all unconfirmed deletions again, because the previous driver may not have carried them out."""
@@ -359,6 +366,7 @@ class CheckpointLedger:
         if chosen is None and trial.goes_back and (earlier := self._usable(trial)):
             chosen = earlier[-1].info
         if chosen != trial.checkpoint:
+            self._moved[trial.number] = None
             self._give_back(trial)
         trial.checkpoint = chosen
         if chosen is not None and chosen == inherited and not own:

@@ -230,6 +230,8 @@ class State:
         for number, info in self.checkpoints.take_decided():
             self.touch(number)
             self.act(DeleteCheckpoint(number, info, lost=info.id in self.checkpoints.lost))
+        for number in self.checkpoints.take_moved():
+            self.touch(number)
         return facts
 
     def _record(self, facts: Sequence[Fact]) -> None:
