@@ -216,19 +216,33 @@ class CheckpointLedger:
         lost = list(self.late.values())
         for _, _, info in lost:
             self.upload_failed(info.id)
-        for name, (number, kept) in self._unfinished.items() if died else ():
+        if died:
+            self._give_up(list(self._unfinished))
+        return lost
+
+    def segment_started(self, trial: Trial) -> None:
+        """Give up the uploads that ended unfinished with earlier segments of the trial, whose ranks have died."""
+        newest = trial.segments[-1].ordinal
+        mine = [
+            name
+            for name, (number, kept) in self._unfinished.items()
+            if number == trial.number and kept.segment < newest
+        ]
+        self._give_up(mine)
+
+    def _give_up(self, unfinished: Iterable[str]) -> None:
+        """Decide to delete what these uploads have left behind."""
+        for name in unfinished:
+            number, kept = self._unfinished.pop(name)
             if name not in self.deleting:
                 self.lost.add(name)
                 self.deleting[name] = number, kept.info
                 self._decided.append((number, kept.info))
-        if died:
-            self._unfinished.clear()
-        return lost
 
     def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Drop the ended segment's checkpoints that have no report, and its unfinished uploads.
 
-        If such an upload completes after all, `keep` adds its checkpoint again.
+        If such an upload completes after all, before the trial runs again, `keep` adds its checkpoint again.
 
         uploading: the uploads that continue although the segment has ended.
         """

@@ -394,6 +394,8 @@ class State:
     def _enter(self, trial: Trial, segment: Segment, time: float) -> list[Fact]:
         at = self.steady.at(time)
         self.usage.begin(trial.number, at, trial.segments[-1].workers / self.spec.scaling.num_workers)
+        if self.spec.executor != "agents":  # an agent may be cut off, and its ranks go on
+            self.checkpoints.segment_started(trial)
         if not self.segments.enter(trial, segment, time, at):
             return []
         if trial.state is _S.PENDING:
