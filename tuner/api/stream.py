@@ -429,7 +429,7 @@ async def follow(
                 elif position < channel.end:
                     kept = channel.behind(position)
                     if kept is None:
-                        position = None
+                        position, greeted = None, False  # one of the messages may have told of a new state
                         continue
                     position, seq, sent = kept
                     after = max(after, seq)
