@@ -306,6 +306,20 @@ def test_an_upload_that_ended_with_its_rank_is_deleted_once_the_trial_runs_again
     assert (successor.deleting, successor.lost) == (ledger.deleting, ledger.lost)
 
 
+def test_uploads_that_ended_with_their_ranks_are_deleted_when_a_search_is_killed() -> None:
+    bench = Bench(num_samples=2, limits={"max_concurrent_trials": 2})
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+        bench.saved(number, f"half_{number}", 1, ready=False)
+    bench.command("kill")
+    assert deletions(bench.ended(0)) == []
+    out = bench.ended(1)
+    assert (bench.core.ended, deletions(out)) == (True, ["half_0"])
+    out = bench.feed(e.CheckpointDeleted(time=bench.tick(), trial=0, checkpoint="half_0"))
+    assert deletions(out) == ["half_1"]
+
+
 def test_an_upload_whose_end_was_under_way_when_its_rank_died_is_kept() -> None:
     bench = Bench(**ONE)
     bench.started(0)

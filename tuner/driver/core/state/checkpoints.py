@@ -230,6 +230,10 @@ class CheckpointLedger:
         ]
         self._give_up(mine)
 
+    def experiment_ended(self, latest: int | None) -> None:
+        """Give up the uploads that ended unfinished, except those of the trial `latest`: word of their end may be under way."""
+        self._give_up([name for name, (number, _) in self._unfinished.items() if number != latest])
+
     def _give_up(self, unfinished: Iterable[str]) -> None:
         """Decide to delete what these uploads have left behind."""
         for name in unfinished:
