@@ -275,6 +275,40 @@ def test_a_new_driver_makes_clients_read_again(server: str, sqlite_store: Store)
         client.compare()
 
 
+def test_the_actions_of_all_trials_change_with_the_experiment(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a cancellation, trials that had ended before the last one offered no fork until the page was loaded again."""
+    monkeypatch.setattr(stream, "POLL_ENDED_S", 0.01)
+    search = Search(sqlite_store, digits("cancelled", 6), start=T0)
+    search.advance(40)
+    path = f"{server}/api/v1/experiments/{search.public_id}"
+    client, away = Follower(server, search.public_id), Follower(server, search.public_id)
+    client.read()
+    with client.connected() as messages:
+
+        def last() -> int:
+            return sqlite_store.experiments.progress(search.id).last_event_seq
+
+        def forks() -> set[bool]:
+            return {"fork" in trial["actions"] for trial in client.trials.values() if trial["checkpoint"] is not None}
+
+        client.take(messages, last())
+        away.read()
+        CLIENT.post(f"{path}/cancel").raise_for_status()
+        search.obey()
+        client.take(messages, last())
+        client.compare()
+        assert (client.experiment["state"], forks()) == ("cancelling", {False})
+        with away.connected() as missed:
+            away.take(missed, last())
+        away.compare()
+        search.advance()
+        client.take(messages, last())
+        client.compare()
+        assert (client.experiment["state"], forks()) == ("cancelled", {True})
+
+
 def test_a_client_that_is_far_behind_is_told_to_read_again(
     server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from tests.services import until
 from tests.store.examples import T0, a_report, begin
 from tuner.api import stream
 from tuner.api.server import UNSENT_BYTES, Server
-from tuner.domain.batch import Batch
+from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import ModelFitted
 from tuner.domain.keys import trial_id
@@ -155,6 +155,26 @@ def test_an_experiment_that_many_reports_were_added_to_is_caught_up_with(
         log = [(3 + n, a_report(0, n)) for n in range(1, 30)]
         sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, trials=trials), T0)
         assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
+
+
+def test_a_client_that_was_caught_up_with_hears_that_the_experiment_has_ended(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the log came, so a program that followed the experiment to its end waited forever."""
+    monkeypatch.setattr(stream, "KEPT", 5)
+    monkeypatch.setattr(stream, "COMMENT_S", 600.0)
+    made, epoch, trials = begin(sqlite_store)
+    url = f"{server}/api/v1/experiments/{made.public_id}/events?after=3"
+    with httpx.stream("GET", url, timeout=20) as response:
+        found = events(response.iter_lines())
+        assert next(found)[2]["state"] == "running"
+        log: list[Entry] = [(3 + n, a_report(0, n)) for n in range(1, 30)]
+        log.append((33, Finish(reason="done")))
+        batch = Batch(log=log, trials=trials, state=ExperimentState.COMPLETED)
+        sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+        assert [next(found)[0] for _ in log] == [seq for seq, _ in log]
+        seq, event, data = next(found)
+    assert (seq, event, data["state"]) == (33, "experiment", "completed")
 
 
 def test_clients_that_read_the_whole_log_share_its_reads_and_hold_up_nobody(

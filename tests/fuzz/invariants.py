@@ -13,6 +13,7 @@ from tuner.driver.core.state.retention import superfluous
 from tuner.schedulers.freeze_thaw.scheduler import FreezeThawScheduler
 from tuner.schedulers.hyperband import HyperBandScheduler
 from tuner.schedulers.successive_halving import SuccessiveHalving
+from tuner.store.writing.rows import CHANGING, trial_row
 
 if TYPE_CHECKING:
     from tests.fuzz.world import World
@@ -177,6 +178,19 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
             for name in _SEGMENT_FIELDS:
                 if not _same(getattr(s, name), getattr(u, name)):
                     yield f"fold: segment {a.number}.{s.ordinal}.{name} is {getattr(u, name)!r}, not {getattr(s, name)!r}"
+
+
+def of_rows(core: Core, touched: Collection[int], rows: dict[int, tuple[Any, ...]]) -> Iterator[str]:
+    """Write the rows of the touched trials, and yield the differences between the trials and the rows of all of them."""
+    rows |= {number: trial_row(core.trials[number], core.spec.scope, 0.0) for number in touched}
+    if core.seq % 16:  # slow; most differences do not go away
+        return
+    for trial in core.trials:
+        present = trial_row(trial, core.spec.scope, 0.0)
+        for name, stored, value in zip(CHANGING, rows[trial.number], present, strict=True):
+            # An ended trial forgets some of these when a driver folds the log, and its row keeps them.
+            if name not in ("tags", "searcher") and not _same(stored, value):
+                yield f"row: {name} of trial {trial.number} is {stored!r}, not {value!r}"
 
 
 def _same(a: Any, b: Any) -> bool:

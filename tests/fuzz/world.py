@@ -214,6 +214,7 @@ class World:
         self.enqueued: list[Mapping[str, Any]] = []  # trials of users that have not been started, oldest first
         self.pinned: set[str] = set()  # checkpoints that users want kept
         self.unheard: list[str] = []  # pinned in the database, and the core has not heard of it yet
+        self.rows: dict[int, tuple[Any, ...]] = {}  # trial -> its row in the database
         self.before = (0, 0)  # how many segments were open, and trials of the searcher started, at the last check
 
     # ------------------------------------------------------------------------------------------------ towards the core
@@ -338,7 +339,7 @@ class World:
                 self.told(self.saved[entry.checkpoint.id])
             if isinstance(entry, e.SegmentEnded) and entry.failure is not None:
                 self.lost(entry, entry.failure.cause)
-        for problem in invariants.of_fold(core, self.shadow):
+        for problem in (*invariants.of_fold(core, self.shadow), *invariants.of_rows(core, out.touched, self.rows)):
             self.found(problem)
         actions = [action for action in out.actions if not self.is_pinned_first(action)]
         for action in actions:

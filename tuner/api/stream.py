@@ -25,6 +25,7 @@ from tuner.api import schemas
 from tuner.api.access.permission import Permission
 from tuner.domain.json_values import plain
 from tuner.errors import NotFound, Retryable, StoreError
+from tuner.experiment.operations.verbs import can_take_trials
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,7 @@ class ChangedRows(Form):
         super().__init__(store, record)
         self._bookmark = Bookmark(seq=0)
         self._row: schemas.Experiment | None = None
+        self._takes_trials = can_take_trials(record)  # on which the actions of all trials depend
 
     def begin(self, progress: Progress) -> int:
         self._bookmark = self.store.changes.bookmark(self.record.id)
@@ -155,10 +157,11 @@ class ChangedRows(Form):
         upto = progress.last_event_seq
         if upto - after > KEPT:
             bookmark = self.store.changes.bookmark(self.record.id)
-            return self._reset(bookmark.seq, bookmark)
+            return self._reset(bookmark.seq, bookmark, self._takes_trials)
         found = self.store.changes.since(self.record.id, self._bookmark, upto)
-        if found.restarted:
-            return self._reset(upto, found.bookmark)
+        takes_trials = can_take_trials(found.experiment)
+        if found.restarted or takes_trials != self._takes_trials:
+            return self._reset(upto, found.bookmark, takes_trials)
         row = schemas.Experiment.of(found.experiment, list(found.metrics))
         changed = self._row is None or row != self._row.model_copy(update={"last_event_seq": row.last_event_seq})
 
@@ -167,11 +170,11 @@ class ChangedRows(Form):
 
         return Added([(upto, self._encode(schemas.Changes.of(found, row if changed else None)))], delivered)
 
-    def _reset(self, seq: int, bookmark: Bookmark) -> Added:
+    def _reset(self, seq: int, bookmark: Bookmark, takes_trials: bool) -> Added:
         """Return a message that tells clients to read everything again."""
 
         def delivered() -> None:
-            self._bookmark = bookmark
+            self._bookmark, self._takes_trials = bookmark, takes_trials
 
         return Added([(seq, self._encode(schemas.Changes.bare(seq, reset=True)))], delivered)
 
@@ -179,7 +182,7 @@ class ChangedRows(Form):
         if after == BEFORE_ALL or upto - after > KEPT:
             return upto, self._encode(schemas.Changes.bare(upto, reset=True))
         found = self.store.changes.since(self.record.id, Bookmark(seq=after), upto)
-        if found.restarted or found.experiment.state.ended:
+        if found.restarted or found.experiment.state.ended or not can_take_trials(found.experiment):
             return upto, self._encode(schemas.Changes.bare(upto, reset=True))
         row = schemas.Experiment.of(found.experiment, list(found.metrics))
         return upto, self._encode(schemas.Changes.of(found, row))
@@ -426,7 +429,7 @@ async def follow(
                 elif position < channel.end:
                     kept = channel.behind(position)
                     if kept is None:
-                        position = None
+                        position, greeted = None, False  # one of the messages may have told of a new state
                         continue
                     position, seq, sent = kept
                     after = max(after, seq)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.bench import Bench, launches
+from tests.driver.bench import Bench, deletions, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import CheckpointInfo, Failure
@@ -146,6 +146,24 @@ def test_a_late_checkpoint_of_its_own_does_not_replace_the_donors() -> None:
     segments = bench.core.trials[1].segments
     assert [s.cause for s in segments] == ["start", "exploit", "retry"]
     assert [s.source.id for s in segments if s.source] == ["ckp_0_1_1", "ckp_0_1_1"]
+
+
+def test_the_row_of_an_ended_trial_is_written_when_the_donors_checkpoint_goes() -> None:
+    bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number, checkpoint=number == 0)
+    bench.core._take(d.Exploit(trial=1, donor=0, params={"x": 0.5}, reason="trial 0 is better"))
+    bench.ended(1)
+    bench.started(1)
+    bench.command("stop", 1)
+    bench.ended(1)
+    before = bench.core.trials[1].checkpoint
+    assert (bench.states[1], before and before.id) == ("stopped", "ckp_0_1_1")
+    out = bench.reported(0, loss=0.5, checkpoint=True)
+    assert deletions(out) == ["ckp_0_1_1"]
+    assert bench.core.trials[1].checkpoint is None
+    assert set(out.touched) == {0, 1}
 
 
 def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_one() -> None:

@@ -302,3 +302,54 @@ def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept
     newest = bench.core.trials[0].checkpoint
     assert newest is not None
     assert newest.step == 21
+
+
+def test_an_upload_that_ended_with_its_rank_is_deleted_once_the_trial_runs_again() -> None:
+    """It was shown as "being saved" for ever, and what had reached the bucket stayed there until the experiment was deleted."""
+    bench = Bench(**ONE)
+    bench.started(0)
+    bench.reported(0)
+    bench.saved(0, "half", 1, ready=False)
+    assert deletions(bench.ended(0, "failed", LOST)) == [], "the word of its end may be under way"
+    bench.started(0)
+    ledger = bench.core.experiment.checkpoints
+    assert list(ledger.deleting) == ["half"]
+    assert (ledger.lost, ledger.uploading()) == ({"half"}, [])
+    successor = bench.successor().core.experiment.checkpoints
+    assert (successor.deleting, successor.lost) == (ledger.deleting, ledger.lost)
+
+
+def test_uploads_that_ended_with_their_ranks_are_deleted_when_a_search_is_killed() -> None:
+    bench = Bench(num_samples=2, limits={"max_concurrent_trials": 2})
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+        bench.saved(number, f"half_{number}", 1, ready=False)
+    bench.command("kill")
+    assert deletions(bench.ended(0)) == []
+    out = bench.ended(1)
+    assert (bench.core.ended, deletions(out)) == (True, ["half_0"])
+    out = bench.feed(e.CheckpointDeleted(time=bench.tick(), trial=0, checkpoint="half_0"))
+    assert deletions(out) == ["half_1"]
+
+
+def test_an_upload_whose_end_was_under_way_when_its_rank_died_is_kept() -> None:
+    bench = Bench(**ONE)
+    bench.started(0)
+    bench.reported(0)
+    bench.saved(0, "late", 1, ready=False)
+    bench.ended(0, "failed", LOST)
+    bench.saved(0, "late", 1, segment=1)
+    bench.started(0)
+    ledger = bench.core.experiment.checkpoints
+    assert (list(ledger.deleting), ledger.exists("late")) == ([], True)
+
+
+def test_an_upload_of_an_agent_that_is_cut_off_is_not_deleted() -> None:
+    bench = Bench(**ONE, executor="agents")
+    bench.started(0)
+    bench.reported(0)
+    bench.saved(0, "half", 1, ready=False)
+    bench.ended(0, "failed", LOST)
+    bench.started(0)
+    assert list(bench.core.experiment.checkpoints.deleting) == []

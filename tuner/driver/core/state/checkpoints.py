@@ -54,11 +54,18 @@ class CheckpointLedger:
         # Checkpoints in `deleting` that are no longer usable, even if a user has pinned them.
         self.lost: set[str] = set()
         self._decided: list[Deletion] = []  # deletions decided since the last call of `take_decided`
+        # Trials whose checkpoint to start from has changed since the last call of `take_moved`.
+        self._moved: dict[int, None] = {}
 
     def take_decided(self) -> list[Deletion]:
         """Return the deletions of checkpoints that were decided since the last call of this method."""
         decided, self._decided = self._decided, []
         return decided
+
+    def take_moved(self) -> list[int]:
+        """Return the trials whose checkpoint to start from has changed since the last call of this method."""
+        moved, self._moved = self._moved, {}
+        return list(moved)
 
     def decide_again(self) -> None:
         """Decide all unconfirmed deletions again, because the previous driver may not have carried them out."""
@@ -213,19 +220,37 @@ class CheckpointLedger:
         lost = list(self.late.values())
         for _, _, info in lost:
             self.upload_failed(info.id)
-        for name, (number, kept) in self._unfinished.items() if died else ():
+        if died:
+            self._give_up(list(self._unfinished))
+        return lost
+
+    def segment_started(self, trial: Trial) -> None:
+        """Give up the uploads that ended unfinished with earlier segments of the trial, whose ranks have died."""
+        newest = trial.segments[-1].ordinal
+        mine = [
+            name
+            for name, (number, kept) in self._unfinished.items()
+            if number == trial.number and kept.segment < newest
+        ]
+        self._give_up(mine)
+
+    def experiment_ended(self, latest: int | None) -> None:
+        """Give up the uploads that ended unfinished, except those of the trial `latest`: word of their end may be under way."""
+        self._give_up([name for name, (number, _) in self._unfinished.items() if number != latest])
+
+    def _give_up(self, unfinished: Iterable[str]) -> None:
+        """Decide to delete what these uploads have left behind."""
+        for name in unfinished:
+            number, kept = self._unfinished.pop(name)
             if name not in self.deleting:
                 self.lost.add(name)
                 self.deleting[name] = number, kept.info
                 self._decided.append((number, kept.info))
-        if died:
-            self._unfinished.clear()
-        return lost
 
     def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Drop the ended segment's checkpoints that have no report, and its unfinished uploads.
 
-        If such an upload completes after all, `keep` adds its checkpoint again.
+        If such an upload completes after all, before the trial runs again, `keep` adds its checkpoint again.
 
         uploading: the uploads that continue although the segment has ended.
         """
@@ -363,6 +388,7 @@ class CheckpointLedger:
         if chosen is None and trial.goes_back and (earlier := self._usable(trial)):
             chosen = earlier[-1].info
         if chosen != trial.checkpoint:
+            self._moved[trial.number] = None
             self._give_back(trial)
         trial.checkpoint = chosen
         if chosen is not None and chosen == inherited and not own:
