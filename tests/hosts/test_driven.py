@@ -12,6 +12,7 @@ import pytest
 
 from tests.driver.bench import Bench
 from tuner.domain.segments import CheckpointInfo, Failure, Outcome, SegmentRef
+from tuner.domain.trial import KeptCheckpoint
 from tuner.errors import CheckpointUnreachable, LostLease
 from tuner.hosts import driven
 from tuner.hosts.driven import HostGroups, RankInbound
@@ -57,7 +58,10 @@ async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_lo
         told.append(why)
 
     monkeypatch.setattr(driven, "where_now", where_now)
-    executors = SimpleNamespace(groups_of=lambda spec: SimpleNamespace(run=run, interrupt=interrupt))
+    executors = SimpleNamespace(
+        groups_of=lambda spec: SimpleNamespace(run=run, interrupt=interrupt),
+        of=lambda spec: SimpleNamespace(name="ray"),
+    )
     logs = SimpleNamespace(say=lambda *_: None)
     settings = Settings(storage="/now", home=Path("/now"))
     host: Any = SimpleNamespace(executors=executors, driver_logs=logs, settings=settings, segments={}, logs=None)
@@ -71,6 +75,20 @@ async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_lo
     looks.set()
     await asyncio.gather(running, ending)
     assert told == ["/now/exp_1/found", "kill"]
+
+
+@pytest.mark.parametrize(("executor", "expected"), [("local", True), ("ray", False), ("agents", False)])
+def test_only_a_local_executor_has_to_find_the_folder_of_the_experiment(executor: str, expected: bool) -> None:
+    """A search that began with the local executor was paused on Ray, by each node that had no such folder on its disk."""
+    saved = CheckpointInfo(id="ckp_1", uri="/now/exp_1/trial_00000/a", step=1)
+    core: Any = SimpleNamespace(trials=[SimpleNamespace(checkpoints={"ckp_1": KeptCheckpoint(saved, None, 1)})])
+    executors = SimpleNamespace(of=lambda spec: SimpleNamespace(name=executor))
+    host: Any = SimpleNamespace(executors=executors, settings=SimpleNamespace(storage="/now"))
+    spec = SimpleNamespace(executor="auto", checkpoint=SimpleNamespace(storage=None))
+    record: Any = SimpleNamespace(spec=spec, public_id="exp_1")
+    untold: Any = None
+    groups = HostGroups(host, record, core, untold, untold, untold)
+    assert groups._has_saved() is expected
 
 
 @pytest.mark.parametrize(

@@ -384,9 +384,12 @@ class HostGroups:
         )
 
     def _has_saved(self) -> bool:
-        """Return whether the storage has checkpoints of the experiment, at a path of every machine that runs its trials."""
+        """Return whether trials run on this machine, without Ray, and earlier ones have saved checkpoints in the storage here.
+
+        A node of Ray need not have the folder of the experiment, even if the search began with the local executor.
+        """
         kept = (one.info for trial in self._core.trials for one in trial.checkpoints.values())
-        return self.record.spec.executor != "agents" and any(
+        return self._host.executors.of(self.record.spec).name == "local" and any(
             info.ready and info.node is None and is_within(self.storage, info.uri) for info in kept
         )
 
