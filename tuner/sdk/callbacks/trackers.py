@@ -69,9 +69,8 @@ class MLflowLoggerCallback(Callback):
         names = self._params.of(trial.params)
         for name, value in trial.params.items():
             if (allowed := names[name]) not in logged:
-                logged.add(
-                    allowed
-                )  # first, so that a value which MLflow refuses keeps out the metrics of one report only
+                # This comes first, so that a value which MLflow refuses keeps out the metrics of one report only.
+                logged.add(allowed)
                 self._client.log_param(run_id, allowed, value)
         return run_id
 
