@@ -36,7 +36,7 @@ from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.checkpoints import where_now
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import is_passing, join
+from tuner.trials.checkpoints.storage import is_local, is_passing, join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
 SETTLE_S = 0.002
@@ -388,10 +388,10 @@ class HostGroups:
 
         A node of Ray need not have the folder of the experiment, even if the search began with the local executor.
         """
-        kept = (one.info for trial in self._core.trials for one in trial.checkpoints.values())
-        return self._host.executors.of(self.record.spec).name == "local" and any(
-            info.ready and info.node is None and is_within(self.storage, info.uri) for info in kept
-        )
+        if self._host.executors.of(self.record.spec).name != "local" or not is_local(self.storage):
+            return False
+        below, kept = f"{self.storage.rstrip('/')}/", self._core.experiment.checkpoints.newest_first()
+        return any(info.node is None and info.uri.startswith(below) for info in kept)
 
 
 class Driven:

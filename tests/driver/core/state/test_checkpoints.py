@@ -289,3 +289,13 @@ def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept
     newest = bench.core.trials[0].checkpoint
     assert newest is not None
     assert newest.step == 21
+
+
+def test_the_checkpoints_that_exist_are_listed_from_the_newest_on() -> None:
+    bench = Bench(num_samples=2, checkpoint={"keep_last": None})
+    bench.started(0)
+    bench.started(1)
+    for number in (0, 1, 0):
+        bench.reported(number, checkpoint=True)
+    found = bench.core.experiment.checkpoints.newest_first()
+    assert [info.id for info in found] == ["ckp_0_1_2", "ckp_1_1_1", "ckp_0_1_1"]

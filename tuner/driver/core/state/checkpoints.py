@@ -73,6 +73,12 @@ class CheckpointLedger:
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
 
+    def newest_first(self) -> Iterator[CheckpointInfo]:
+        """Yield the checkpoints that are ready and neither lost nor being deleted, beginning with the newest."""
+        for checkpoint in reversed(self._owner):
+            if (kept := self.find(checkpoint)) is not None:
+                yield kept.info
+
     def pin(self, checkpoint: str, pinned: bool) -> None:
         """Record that a user has pinned or unpinned this checkpoint.
 
