@@ -228,6 +228,15 @@ def test_a_trial_of_ray_tune_that_failed_before_its_first_result_is_kept(tmp_pat
     assert len(result.dataframe()) == 3
 
 
+def test_a_search_of_ray_tune_whose_trials_have_all_failed_at_once_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """The error said "expected one of , got 'loss'"."""
+    _write_ray(tmp_path / "failed", [{"x": 1}])
+    (tmp_path / "failed" / "trial_0" / "result.json").write_text("")
+    (tmp_path / "failed" / "trial_0" / "error.txt").write_text("Traceback\nRuntimeError: out of memory\n")
+    with pytest.raises(SpecError, match=r"no trial in .*/failed has reported a metric"):
+        tuner.import_ray(tmp_path / "failed", metric="loss", mode="min")
+
+
 def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
     def rises_and_falls(trial: optuna.Trial) -> float:
         trial.suggest_float("x", 0, 1)

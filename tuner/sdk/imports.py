@@ -232,6 +232,8 @@ def import_ray(
     ]
     read = [(params, rows, at) for params, rows, at in read if rows or (at / "error.txt").exists()]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
+    if not known:
+        raise SpecError(f"no trial in {root} has reported a metric", "/metric")
     if metric not in known:
         raise SpecError(
             f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"
