@@ -237,6 +237,15 @@ def test_a_search_of_ray_tune_whose_trials_have_all_failed_at_once_is_refused_wi
         tuner.import_ray(tmp_path / "failed", metric="loss", mode="min")
 
 
+def test_notes_of_a_study_that_are_not_json_are_words_as_in_a_search() -> None:
+    """NaN and infinities were null on the page."""
+    study = optuna.create_study(study_name="not-finite")
+    attributes = {"worst": float("nan"), "scores": {"all": [1.0, float("-inf")]}}
+    study.add_trial(optuna.trial.create_trial(value=1.0, user_attrs=attributes))
+    [trial] = tuner.import_optuna(study).trials
+    assert trial.notes == {"worst": "nan", "scores": {"all": [1.0, "-inf"]}}
+
+
 def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
     def rises_and_falls(trial: optuna.Trial) -> float:
         trial.suggest_float("x", 0, 1)

@@ -186,7 +186,7 @@ def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str], space
         reason={states.PRUNED: "pruned by Optuna", states.FAIL: "failed in Optuna"}.get(
             trial.state, "complete in Optuna"
         ),
-        notes=json.loads(json.dumps(trial.user_attrs, default=str)),
+        notes=json.loads(json.dumps(trial.user_attrs, default=str), parse_constant=lambda name: str(float(name))),
     )
 
 
