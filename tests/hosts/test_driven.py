@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,10 @@ async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_lo
         told.append(why)
 
     monkeypatch.setattr(driven, "where_now", where_now)
-    executors = SimpleNamespace(groups_of=lambda spec: SimpleNamespace(run=run, interrupt=interrupt))
+    executors = SimpleNamespace(
+        groups_of=lambda spec: SimpleNamespace(run=run, interrupt=interrupt),
+        of=lambda spec: SimpleNamespace(name="ray"),
+    )
     logs = SimpleNamespace(say=lambda *_: None)
     settings = Settings(storage="/now", home=Path("/now"))
     host: Any = SimpleNamespace(executors=executors, driver_logs=logs, settings=settings, segments={}, logs=None)
@@ -71,6 +75,29 @@ async def test_an_interrupt_reaches_a_segment_whose_checkpoint_is_still_being_lo
     looks.set()
     await asyncio.gather(running, ending)
     assert told == ["/now/exp_1/found", "kill"]
+
+
+@pytest.mark.parametrize(("executor", "expected"), [("local", True), ("ray", False), ("agents", False)])
+def test_only_a_local_executor_has_to_find_the_folder_of_the_experiment(executor: str, expected: bool) -> None:
+    """A search that began with the local executor was paused on Ray, by each node that had no such folder on its disk."""
+    looked: list[CheckpointInfo] = []
+
+    def newest_first() -> Iterator[CheckpointInfo]:
+        """Yield a checkpoint from after the move of a home, and then those from before it, which are not looked at."""
+        for where in ("now", "before", "before"):
+            looked.append(saved := CheckpointInfo(id="ckp_1", uri=f"/{where}/exp_1/trial_00000/a", step=1))
+            yield saved
+
+    checkpoints = SimpleNamespace(newest_first=newest_first)
+    core: Any = SimpleNamespace(experiment=SimpleNamespace(checkpoints=checkpoints))
+    executors = SimpleNamespace(of=lambda spec: SimpleNamespace(name=executor))
+    host: Any = SimpleNamespace(executors=executors, settings=SimpleNamespace(storage="/now"))
+    spec = SimpleNamespace(executor="auto", checkpoint=SimpleNamespace(storage=None))
+    record: Any = SimpleNamespace(spec=spec, public_id="exp_1")
+    untold: Any = None
+    groups = HostGroups(host, record, core, untold, untold, untold)
+    assert groups._has_saved() is expected
+    assert len(looked) == expected
 
 
 @pytest.mark.parametrize(

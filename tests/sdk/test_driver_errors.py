@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,6 +87,41 @@ def test_a_host_that_does_not_start_is_not_waited_for_without_a_word(
     with pytest.raises(Told, match=r"the driver has not started on Ray in 0 s\..* raylet\.err in .*/logs says why"):
         driving._wait_for_start(host, progress=Telling(), interrupts=Interrupts(lambda name: None))  # type: ignore[arg-type]
     ray.kill(host)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_host_that_starts_late_and_is_not_reached_at_once_is_called_again(
+    monkeypatch: pytest.MonkeyPatch, repeats: bool
+) -> None:
+    """The call was not repeated if the process had started after half a minute, as when a node had to join."""
+    now, calls = [0.0], [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def call() -> int:
+        calls[0] += 1
+        return calls[0]
+
+    def wait(refs: list[int], timeout: float) -> tuple[list[int], list[int]]:
+        now[0] += driving.SLOW_START_S - 1.0 if refs == [1] else 0.0
+        return refs, []
+
+    def get(call: int) -> None:
+        if call == 1 or not repeats:
+            raise ray.exceptions.ActorUnavailableError("the call was lost", None)
+
+    monkeypatch.setattr(driving, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", get)
+    host = SimpleNamespace(start=SimpleNamespace(remote=call))
+    if repeats:
+        starts(host, Interrupts(lambda name: None))
+        assert calls == [2]
+        return
+    with pytest.raises(ClusterUnreachable):
+        starts(host, Interrupts(lambda name: None))
+    assert now[0] == driving.SLOW_START_S - 1.0 + driving.UNREACHABLE_S
 
 
 @pytest.mark.parametrize("call", [starts, drives])

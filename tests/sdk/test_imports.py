@@ -228,6 +228,24 @@ def test_a_trial_of_ray_tune_that_failed_before_its_first_result_is_kept(tmp_pat
     assert len(result.dataframe()) == 3
 
 
+def test_a_search_of_ray_tune_whose_trials_have_all_failed_at_once_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """The error said "expected one of , got 'loss'"."""
+    _write_ray(tmp_path / "failed", [{"x": 1}])
+    (tmp_path / "failed" / "trial_0" / "result.json").write_text("")
+    (tmp_path / "failed" / "trial_0" / "error.txt").write_text("Traceback\nRuntimeError: out of memory\n")
+    with pytest.raises(SpecError, match=r"no trial in .*/failed has reported a metric"):
+        tuner.import_ray(tmp_path / "failed", metric="loss", mode="min")
+
+
+def test_notes_of_a_study_that_are_not_json_are_words_as_in_a_search() -> None:
+    """NaN and infinities were null on the page."""
+    study = optuna.create_study(study_name="not-finite")
+    attributes = {"worst": float("nan"), "scores": {"all": [1.0, float("-inf")]}}
+    study.add_trial(optuna.trial.create_trial(value=1.0, user_attrs=attributes))
+    [trial] = tuner.import_optuna(study).trials
+    assert trial.notes == {"worst": "nan", "scores": {"all": [1.0, "-inf"]}}
+
+
 def test_the_best_trial_of_a_study_is_the_best_finished_one() -> None:
     def rises_and_falls(trial: optuna.Trial) -> float:
         trial.suggest_float("x", 0, 1)

@@ -36,7 +36,7 @@ from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.checkpoints import where_now
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import is_passing, join
+from tuner.trials.checkpoints.storage import is_local, is_passing, join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
 SETTLE_S = 0.002
@@ -384,11 +384,14 @@ class HostGroups:
         )
 
     def _has_saved(self) -> bool:
-        """Return whether the storage has checkpoints of the experiment, at a path of every machine that runs its trials."""
-        found = self._core.experiment.checkpoints.first()  # the others were saved in the same place
-        if found is None or found.node is not None or self.record.spec.executor == "agents":
+        """Return whether trials run on this machine, without Ray, and earlier ones have saved checkpoints in the storage here.
+
+        A node of Ray need not have the folder of the experiment, even if the search began with the local executor.
+        """
+        if self._host.executors.of(self.record.spec).name != "local" or not is_local(self.storage):
             return False
-        return is_within(self.storage, found.uri)
+        below, kept = f"{self.storage.rstrip('/')}/", self._core.experiment.checkpoints.newest_first()
+        return any(info.node is None and info.uri.startswith(below) for info in kept)
 
 
 class Driven:

@@ -31,7 +31,7 @@ DEATHS = 3
 SLOW_START_S = 60.0
 """Seconds without a driver on Ray after which a script says where Ray's logs are. It waits on, since nodes may still join."""
 UNREACHABLE_S = 30.0
-"""Seconds for which the first call to a driver on Ray is repeated, if its process lives but cannot be reached."""
+"""Seconds for which the first call to a driver on Ray is repeated, if it has not reached its process, which lives."""
 UNDRIVEN_S = 10.0
 """Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
 UNSERVED_S = 120.0
@@ -205,7 +205,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
 
     started = host.start.remote()
     slow_at = time.monotonic() + SLOW_START_S
-    again_until = time.monotonic() + UNREACHABLE_S
+    again_until = 0.0  # is set when the first call fails, since the process may start late
     with interrupts.heard():
         while True:
             while not ray.wait([started], timeout=POLL_S)[0]:
@@ -222,6 +222,7 @@ def _wait_for_start(host: Any, *, progress: Progress, interrupts: Interrupts) ->
                 _got(started)
                 return
             except ray.exceptions.ActorUnavailableError as error:  # the process lives, but this call has not reached it
+                again_until = again_until or time.monotonic() + UNREACHABLE_S
                 if time.monotonic() >= again_until:
                     raise ClusterUnreachable(not_started(error)) from error
                 time.sleep(POLL_S)

@@ -186,7 +186,7 @@ def _optuna_trial(trial: optuna.trial.FrozenTrial, metrics: Sequence[str], space
         reason={states.PRUNED: "pruned by Optuna", states.FAIL: "failed in Optuna"}.get(
             trial.state, "complete in Optuna"
         ),
-        notes=json.loads(json.dumps(trial.user_attrs, default=str)),
+        notes=json.loads(json.dumps(trial.user_attrs, default=str), parse_constant=lambda name: str(float(name))),
     )
 
 
@@ -232,6 +232,8 @@ def import_ray(
     ]
     read = [(params, rows, at) for params, rows, at in read if rows or (at / "error.txt").exists()]
     known = {key for _, rows, _ in read for row in rows for key in _metrics(row)}
+    if not known:
+        raise SpecError(f"no trial in {root} has reported a metric", "/metric")
     if metric not in known:
         raise SpecError(
             f"expected one of {', '.join(sorted(known))}, got {metric!r}{did_you_mean(metric, known)}", "/metric"

@@ -330,6 +330,27 @@ def test_webhooks_are_told_of_the_end_of_an_experiment_that_is_deleted_by_force(
     assert due.data["experiment"]["state"] == "cancelled"
 
 
+def test_webhooks_are_not_told_of_the_end_of_an_experiment_whose_storage_refuses_the_deletion(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that looked meanwhile said that the experiment was cancelled, which then was paused as before."""
+    hook = store.webhooks.create("https://example.com/hook", ["experiment.cancelled"])
+    made, _, _ = begin(store)
+
+    def remove(self: Place) -> None:
+        store.webhooks.collect()
+        raise OSError("the bucket does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "remove", remove)
+        with pytest.raises(Conflict, match="does not answer"):
+            delete_experiment(store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True)
+    store.webhooks.collect()
+    assert store.webhooks.deliveries(hook.public_id) == []
+    delete_experiment(store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True)
+    assert [one.event for one in store.webhooks.deliveries(hook.public_id)] == ["experiment.cancelled"]
+
+
 def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,7 +270,14 @@ def test_a_custom_resource_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "storage", ["s3://key:secret@b/x", "s3://key:se%2Fcret@b?region=x", "abfs://:secret@a.dfs.core.windows.net/c"]
+    "storage",
+    [
+        "s3://key:secret@b/x",
+        "s3://key:se%2Fcret@b?region=x",
+        "abfs://:secret@a.dfs.core.windows.net/c",
+        "abfss://c@a.dfs.core.windows.net/x?tenant_id=t&client_id=i&client_secret=secret",
+        "abfss://c@a.dfs.core.windows.net/x?sv=2024&sig=secret",
+    ],
 )
 def test_a_storage_with_a_password_is_refused_without_repeating_it(storage: str) -> None:
     (message,) = errors(checkpoint={"storage": storage}).values()
@@ -278,11 +285,13 @@ def test_a_storage_with_a_password_is_refused_without_repeating_it(storage: str)
         "the URI contains a password, which the page, logs and webhooks would show; expected a URI without it"
     )
     assert "cret" not in message
+    assert ("AZURE_CLIENT_ID" in message, "AWS_ACCESS_KEY_ID" in message) == (storage[0] == "a", storage[0] == "s")
 
 
 SHARED = [
     "/data/x", "~/x", "~me/x", "$SCRATCH/x", "${SCRATCH}/x", "s3://b/x", "file:///x", "/data/a:b@c", "s3://b/a:b@c",
     "hdfs://me@namenode:8020/x", "abfs://container@account.dfs.core.windows.net/x", "s3://key@b/x", "gs://b?x=a:b@c",
+    "/data/x?sig=y", "abfss://c@a.dfs.core.windows.net/x?tenant_id=t&client_id=i",
 ]  # fmt: skip
 
 

@@ -105,6 +105,23 @@ def test_mlflow_has_the_values_that_an_objective_draws_after_its_start(tmp_path:
 
 
 @pytest.mark.usefixtures("_mlflow")
+def test_mlflow_has_no_run_that_ended_before_it_began(tmp_path: Path) -> None:
+    """The run of a trial that failed before its start, such as for lack of a GPU, began when the callback read of its end."""
+    from mlflow.tracking import MlflowClient
+
+    uri = (tmp_path / "mlruns").as_uri()
+    callback: Any = tuner.callbacks.MLflowLoggerCallback(uri)
+    callback.setup(name="n", experiment_id="e")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={}, params={})
+    callback.on_trial_error(trial=trial, timestamp=1e9)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("n")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.start_time == run.info.end_time == 1_000_000_000_000
+
+
+@pytest.mark.usefixtures("_mlflow")
 def test_mlflow_and_tensorboard_have_every_metric_and_param_although_their_new_names_are_equal(
     sqlite_store: Store, tmp_path: Path
 ) -> None:

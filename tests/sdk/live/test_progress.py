@@ -25,7 +25,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.live.progress import Progress, Stored, _of_whom
-from tuner.store import Store
+from tuner.store import Store, StoreUnavailable
 from tuner.store.records import ExperimentRecord
 
 
@@ -122,6 +122,23 @@ def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> No
     assert headlines
     assert all(line.endswith("  starting workers") for line in headlines)
     assert "starting workers: the limit on concurrent trials allows one more" in out.getvalue()
+
+
+def test_the_table_is_drawn_without_the_database(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that draws it looked for pending trials eight times a second, and ended if the database did not answer."""
+    made = begin_pending(sqlite_store, waiting="waits for 2 workers with 1 GPU each")
+    progress, out = shown(sqlite_store, made.public_id, True)
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailable("no connection")
+
+    with progress, monkeypatch.context() as patch:
+        for name in ("experiment", "trials", "newest"):
+            patch.setattr(progress.source, name, refuse)
+        progress.update()
+        assert progress._live is not None
+        progress._live.refresh()
+    assert "the search waits for it: no connection" in out.getvalue()
 
 
 def test_nothing_is_said_to_start_where_something_trains(sqlite_store: Store) -> None:

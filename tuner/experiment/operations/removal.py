@@ -91,7 +91,7 @@ def delete_experiment(
         raise
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
-    store.webhooks.collect()  # the end of the experiment, and other events that no service has seen yet
+    store.webhooks.collect(deleted=record.id)  # its end, and other events that no service has seen yet
     with contextlib.suppress(NotFound):  # another call was faster
         store.experiments.remove(record.id)
     try:

@@ -68,11 +68,10 @@ class MLflowLoggerCallback(Callback):
         run_id, logged = self._runs[trial.number], self._logged[trial.number]
         names = self._params.of(trial.params)
         for name, value in trial.params.items():
-            if names[name] not in logged:
-                logged.add(
-                    names[name]
-                )  # even if it fails: it would fail again, and keep out the metrics of each report
-                self._client.log_param(run_id, names[name], value)
+            if (allowed := names[name]) not in logged:
+                # This comes first, so that a value which MLflow refuses keeps out the metrics of one report only.
+                logged.add(allowed)
+                self._client.log_param(run_id, allowed, value)
         return run_id
 
     def on_trial_start(self, *, trial: ObservedTrial, timestamp: float | None = None, **info: Any) -> None:
@@ -97,7 +96,7 @@ class MLflowLoggerCallback(Callback):
         self._end(trial, "FAILED", timestamp)
 
     def _end(self, trial: ObservedTrial, status: str, ended: float | None) -> None:
-        run = self._run(trial)
+        run = self._run(trial, ended)  # here, the run of a trial that was never started is created
         self._client.set_tag(run, "tuner.reason", trial.reason)
         self._client.set_terminated(run, status, _in_ms(ended))
 

@@ -176,6 +176,7 @@ class Progress:
 
     def _update(self, last: bool) -> None:
         record = self.source.experiment()
+        self._space = self._space or Revisions.of(record.spec)
         self._reopens = self._reopens and record.state.ended and not last
         if self._reopens:
             record = replace(record, state=ExperimentState.PENDING, reason="", error=None)
@@ -198,7 +199,8 @@ class Progress:
                 self._latest = record, self._trials(record)
         elif last or now - self._printed > PLAIN_EVERY_S:
             self._printed = now
-            self.console.print(self._headline(record), highlight=False, soft_wrap=True)
+            headline = self._headline(record, self.source.trials("pending", ROWS))
+            self.console.print(headline, highlight=False, soft_wrap=True)
 
     def _replace(self, area: notebook.Area, record: ExperimentRecord, last: bool, new: bool, now: float) -> None:
         """Replace what the notebook shows, unless it was replaced a moment ago."""
@@ -208,7 +210,8 @@ class Progress:
         if last or self._behind or self._latest is None:
             self._latest = record, self._trials(record)
         self._printed, self._behind = now, False
-        headline, trials = self._headline(record), self._latest[1]
+        trials = self._latest[1]
+        headline = self._headline(record, trials)
         area.show(
             notebook.box(
                 notebook.lines(headline),
@@ -245,19 +248,20 @@ class Progress:
                     self._referred.add(line)
                     self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _headline(self, record: ExperimentRecord) -> Text:
+    def _headline(self, record: ExperimentRecord, trials: Sequence[TrialRecord]) -> Text:
+        """Return the lines above the table. trials: at least the first pending trials."""
         counts = ", ".join(f"{n} {state}" for state, n in record.counts.items() if n)
         started, samples = sum(record.counts.values()), record.spec.num_samples
-        trials = counted(started, "trial")
+        many = counted(started, "trial")
         # For a grid, num_samples counts runs of the grid.
         if samples is not None and started <= samples:
-            trials = f"{started}/{counted(samples, 'trial')}"
+            many = f"{started}/{counted(samples, 'trial')}"
         text = Text.assemble(
             (f"{printable(record.name)} ", "bold"),
-            f"{record.public_id}  {record.state}, {trials}",
+            f"{record.public_id}  {record.state}, {many}",
             f" ({counts})" if counts else "",
             f", {record.spec.method}, {time.monotonic() - self._begun:.0f} s",
-            (f"  {stage}" if (stage := self._stage(record)) else "", "cyan"),
+            (f"  {stage}" if (stage := _stage(record, trials)) else "", "cyan"),
         )
         if record.best is not None:
             text.append(f"\nbest {record.spec.objective.metric} {record.best['value']:.6g}", "bold green")
@@ -278,23 +282,11 @@ class Progress:
 
     def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration with each choice's value in place of its index."""
-        if self._space is None:
-            self._space = Revisions.of(self.source.experiment().spec)
+        assert self._space is not None
         return self._space.holding(params).readable(params)
 
-    def _stage(self, record: ExperimentRecord) -> str:
-        """Return a phrase that says what the search is waiting for while no trial is training, or "" if one is."""
-        if record.state is ExperimentState.PENDING:
-            return "starting the driver"
-        states = {state for state, n in record.counts.items() if n}
-        if record.state is not ExperimentState.RUNNING or "running" in states:
-            return ""
-        for trial in self.source.trials("pending", 1):
-            if trial.waiting:
-                return f"trial {trial.number} {printable(trial.waiting)}"
-        return "starting workers" if states <= {"pending"} else ""
-
     def _picture(self) -> RenderableType:
+        """Return what the terminal shows. The thread that draws calls this eight times a second, so this asks for no data."""
         if self._latest is None:
             return Text()
         record, trials = self._latest
@@ -303,7 +295,7 @@ class Progress:
             table.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
         for trial in trials:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in self._row(trial)))
-        return Group(self._headline(record), Text(), table)
+        return Group(self._headline(record, trials), Text(), table)
 
     @staticmethod
     def _columns(record: ExperimentRecord) -> list[tuple[str, bool]]:
@@ -343,6 +335,19 @@ def _done(record: ExperimentRecord) -> str:
         return ""
     ended = sum(n for state, n in record.counts.items() if TrialState(state).ended)
     return notebook.bar(ended, total)
+
+
+def _stage(record: ExperimentRecord, trials: Sequence[TrialRecord]) -> str:
+    """Return a phrase that says what the search is waiting for while no trial is training, or "" if one is."""
+    if record.state is ExperimentState.PENDING:
+        return "starting the driver"
+    states = {state for state, n in record.counts.items() if n}
+    if record.state is not ExperimentState.RUNNING or "running" in states:
+        return ""
+    for trial in trials:
+        if trial.state is TrialState.PENDING and trial.waiting:
+            return f"trial {trial.number} {printable(trial.waiting)}"
+    return "starting workers" if states <= {"pending"} else ""
 
 
 def _left_out(record: ExperimentRecord) -> str:

@@ -22,6 +22,7 @@ from tuner.domain.experiment import DEFAULT_PROJECT
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound, SpecError
+from tuner.store.commands import DELETION
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
 from tuner.store.sql.tables import dumps, webhook, webhook_delivery
@@ -139,12 +140,13 @@ class _Occurrence(NamedTuple):
 _ToTell = tuple[WebhookRecord, _Occurrence]
 
 _NOWHERE = _Place(0, ExperimentState.PENDING, None, None)
-_CHANGED = """
+_CHANGED = f"""
 SELECT e.id, e.public_id, e.name, e.project, e.reason, e.error, e.last_event_seq, e.state, e.started_at, e.ended_at,
   c.event_seq, c.state, c.started_at, c.ended_at
 FROM experiment e LEFT JOIN webhook_cursor c ON c.experiment_id = e.id
 WHERE (c.experiment_id IS NULL OR c.event_seq < e.last_event_seq OR c.state <> e.state)
-AND NOT (e.source = 'import' AND e.ended_at IS NULL AND e.driver_epoch = 0) ORDER BY e.id"""
+AND NOT (e.source = 'import' AND e.ended_at IS NULL AND e.driver_epoch = 0)
+AND NOT (COALESCE(e.driver_owner, '') = '{DELETION}' AND COALESCE(e.lease_until, 0) > ? AND e.id <> ?) ORDER BY e.id"""
 _BASELINE = """
 INSERT INTO webhook_cursor (experiment_id, event_seq, state, started_at, ended_at)
 SELECT e.id, e.last_event_seq, e.state, e.started_at, e.ended_at FROM experiment e
@@ -331,13 +333,18 @@ class Webhooks:
 
     # -- what the service does ---------------------------------------------------------------------------------------------
 
-    def collect(self, now: float | None = None) -> None:
-        """Add deliveries for all events since any service last called this."""
+    def collect(self, now: float | None = None, *, deleted: int = 0) -> None:
+        """Add deliveries for all events since any service last called this.
+
+        Leave out experiments that are being deleted: if their storage refuses, they go on as if nothing had happened.
+
+        deleted: the internal id of an experiment whose checkpoints have been deleted. It is not left out.
+        """
         with self._collecting:
-            changed = self._collect(at(now))
+            changed = self._collect(at(now), deleted=deleted)
             self._seen = {one.id: self._seen[one.id] for one in changed if one.id in self._seen}
 
-    def _collect(self, now: float, *, advance: bool = False) -> list[_Changed]:
+    def _collect(self, now: float, *, advance: bool = False, deleted: int = 0) -> list[_Changed]:
         """Add deliveries for the events since the cursors, and return the experiments that had changed.
 
         advance: move every cursor, also where there is nothing to send.
@@ -347,7 +354,7 @@ class Webhooks:
             hooks = [_webhook(row) for row in connection.execute(select(webhook).order_by(webhook.c.id.desc()))]
             if not hooks:
                 return []
-            changed = [_changed(row) for row in cursor.rows(_CHANGED)]
+            changed = [_changed(row) for row in cursor.rows(_CHANGED, (now, deleted))]
             found = [self._find(cursor, one, [hook for hook in hooks if _concerns(hook, one)]) for one in changed]
         for one, (place, rows) in zip(changed, found, strict=True):
             self._tell(one, place, rows, now, advance=advance)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tuner.errors import CheckpointError, CheckpointUnreachable
 from tuner.plurals import counted
@@ -269,18 +270,25 @@ def unknown_scheme(uri: str) -> str | None:
     return f"unknown kind of storage {scheme}://; expected a path or a URI with {expected} or fsspec+NAME://"
 
 
+_SECRETS = {"client_secret", "sig"}
+"""Options of pyarrow's URIs that are secrets: a password of Azure, and the signature of a shared access token (SAS)."""
+
+
 def secret_in(uri: str) -> str | None:
     """Return why a storage URI must not be used because it contains a password; None if it contains none.
 
     The reason does not contain the URI.
     """
-    _, mark, rest = uri.partition("://")
+    scheme, mark, rest = uri.partition("://")
     user, at, _ = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
-    if not mark or not at or not user.partition(":")[2]:
+    has_password = bool(mark and at and user.partition(":")[2])
+    if not has_password and _SECRETS.isdisjoint(name for name, _ in parse_qsl(split_query(uri)[1].removeprefix("?"))):
         return None
+    azure = scheme in ("abfs", "abfss")
+    names = "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET" if azure else "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     return (
         "the URI contains a password, which the page, logs and webhooks would show; expected a URI without it, and the "
-        "credentials in the environment of the service and of the trials, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        f"credentials in the environment of the service and of the trials, such as {names}"
     )
 
 

@@ -49,7 +49,7 @@ class Launch:
     limits: Limits = field(default_factory=Limits)
     checkpoint_policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     storage: str  # path or URI under which this experiment's checkpoints are stored
-    has_saved: bool = False  # whether `storage` has checkpoints that other segments have saved from this machine
+    has_saved: bool = False  # whether earlier segments on this machine have saved checkpoints in the folder `storage`
     durable: bool = False  # whether checkpoints on a disk must survive a power failure
     log_dir: str  # ranks write {log_dir}/{segment_id}/rank{rank}.log
     first_milestone: int | None = 1  # report_no of the first milestone; None if there is none

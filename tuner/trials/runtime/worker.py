@@ -27,7 +27,7 @@ from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
 from tuner.errors import CheckpointLost, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
-from tuner.trials.checkpoints.storage import is_local, nothing_around, place
+from tuner.trials.checkpoints.storage import nothing_around, place
 from tuner.trials.compat import ray_compat
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.messages import peer_lines
@@ -403,7 +403,7 @@ class Rank:
             self._seed(launch, assignment)  # imports may have drawn random numbers
         self._modules.note()
         checkpoint = self.checkpoint_from(launch.checkpoint) if launch.checkpoint is not None else None
-        if launch.has_saved and is_local(launch.storage) and not os.path.lexists(place(launch.storage).path):
+        if launch.has_saved and not os.path.lexists(place(launch.storage).path):
             raise _not_mounted(launch, nothing_around(launch.storage))
         if checkpoint is not None and assignment.local_rank == 0:
             try:

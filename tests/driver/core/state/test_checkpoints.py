@@ -240,19 +240,6 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     assert after.core.experiment.checkpoints.deleting == {}
 
 
-def test_the_first_checkpoint_is_one_that_still_exists() -> None:
-    bench = Bench(**ONE, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
-    ledger = bench.core.experiment.checkpoints
-    assert ledger.first() is None
-    bench.started(0)
-    bench.reported(0, loss=0.5, checkpoint=True)
-    assert (first := ledger.first()) is not None
-    assert first.id == "ckp_0_1_1"
-    assert deletions(bench.reported(0, loss=0.4, checkpoint=True)) == ["ckp_0_1_1"]
-    assert (first := ledger.first()) is not None
-    assert first.id == "ckp_0_1_2"
-
-
 def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> None:
     bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
     bench.started(0)
@@ -353,3 +340,13 @@ def test_an_upload_of_an_agent_that_is_cut_off_is_not_deleted() -> None:
     bench.ended(0, "failed", LOST)
     bench.started(0)
     assert list(bench.core.experiment.checkpoints.deleting) == []
+
+
+def test_the_checkpoints_that_exist_are_listed_from_the_newest_on() -> None:
+    bench = Bench(num_samples=2, checkpoint={"keep_last": None})
+    bench.started(0)
+    bench.started(1)
+    for number in (0, 1, 0):
+        bench.reported(number, checkpoint=True)
+    found = bench.core.experiment.checkpoints.newest_first()
+    assert [info.id for info in found] == ["ckp_0_1_2", "ckp_1_1_1", "ckp_0_1_1"]

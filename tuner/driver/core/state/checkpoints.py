@@ -75,14 +75,16 @@ class CheckpointLedger:
         """Return whether this checkpoint is ready and neither lost nor being deleted."""
         return checkpoint in self._owner
 
-    def first(self) -> CheckpointInfo | None:
-        """Return the existing checkpoint that became ready first, or None. The time does not grow with their number."""
-        return next((kept.info for one in self._owner if (kept := self.find(one)) is not None), None)
-
     def find(self, checkpoint: str) -> KeptCheckpoint | None:
         """Return the checkpoint with this id, whichever trial saved it; None if it does not exist."""
         owner = self._owner.get(checkpoint)
         return None if owner is None else self._trials[owner].checkpoints.get(checkpoint)
+
+    def newest_first(self) -> Iterator[CheckpointInfo]:
+        """Yield the checkpoints that are ready and neither lost nor being deleted, beginning with the newest."""
+        for checkpoint in reversed(self._owner):
+            if (kept := self.find(checkpoint)) is not None:
+                yield kept.info
 
     def pin(self, checkpoint: str, pinned: bool) -> None:
         """Record that a user has pinned or unpinned this checkpoint.
