@@ -40,6 +40,20 @@ def test_what_went_with_the_disk_of_a_node_is_not_started_from_again() -> None:
     assert bench.core.trials[0].segments[-1].source is None, "from the beginning, where no disk is left"
 
 
+def test_a_pin_does_not_undo_the_deletion_of_what_went_with_the_disk_of_a_node() -> None:
+    bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    for loss in (0.9, 0.5):
+        out = bench.reported(0, loss=loss, checkpoint=True, node="n2")
+    assert deletions(out) == ["ckp_0_1_1"]
+    bench.ended(0, "failed", Failure(kind="system", cause="node_lost", message="its node was lost"))
+    bench.ended(0, "failed", LOST)
+    bench.feed(e.Pinned(time=bench.tick(), checkpoint="ckp_0_1_1", pinned=True))
+    assert bench.core.trials[0].segments[-1].source is None
+    assert not bench.core.experiment.checkpoints.exists("ckp_0_1_1")
+    assert bench.core.trials[0].checkpoint is None
+
+
 def test_one_checkpoint_that_is_gone_from_its_node_leaves_the_others() -> None:
     bench = Bench(limits={"max_concurrent_trials": 1}, checkpoint={"interval_s": None, "keep_last": 9, "keep_best": 9})
     bench.started(0)

@@ -240,6 +240,23 @@ def test_a_deletion_that_the_driver_before_did_not_get_to_is_done_by_the_next_on
     assert after.core.experiment.checkpoints.deleting == {}
 
 
+def test_a_checkpoint_from_which_a_fork_starts_once_more_is_not_deleted() -> None:
+    """A scheduler that changes the fork's configuration lets it continue from there if its own checkpoint is lost."""
+    bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
+    bench.started(0)
+    bench.started(1)
+    bench.reported(0, loss=0.9, checkpoint=True)
+    ledger, fork = bench.core.experiment.checkpoints, bench.core.trials[1]
+    kept = ledger.find("ckp_0_1_1")
+    assert kept is not None
+    ledger.inherit(fork, 1, kept.info)
+    assert deletions(bench.reported(0, loss=0.5, checkpoint=True)) == []
+    ledger.inherit(fork, 2, kept.info, goes_back=True)
+    assert (fork.checkpoint, ledger.exists("ckp_0_1_1")) == (kept.info, True)
+    ledger.inherit(fork, 3, None)
+    assert not ledger.exists("ckp_0_1_1"), "nothing starts from it any more"
+
+
 def test_the_best_checkpoint_of_the_experiment_stays_whatever_the_policy() -> None:
     bench = Bench(num_samples=2, checkpoint={"interval_s": None, "keep_last": 1, "keep_best": 0})
     bench.started(0)

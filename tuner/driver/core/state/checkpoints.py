@@ -163,7 +163,8 @@ class CheckpointLedger:
 
         goes_back: True to let the trial fall back to its own checkpoints from earlier segments if `source` is lost.
         """
-        self._give_back(trial)
+        if source is None or trial.inherited is None or source.id != trial.inherited.id:  # else it must not be deleted now
+            self._give_back(trial)
         trial.line_begins, trial.inherited, trial.goes_back = segment, source, goes_back
         self._choose_start(trial)
 
@@ -275,6 +276,10 @@ class CheckpointLedger:
 
     def lose(self, names: Iterable[str]) -> None:
         """Record that checkpoints are lost or incomplete: no trial will start from them, and their files are deleted."""
+        names = list(names)
+        for name in names:
+            if self._spare.pop(name, None) is not None:  # its deletion is decided, and a pin can no longer undo it
+                self.lost.add(name)
         for name in names:
             if (owner := self._owner.get(name)) is not None:
                 trial = self._trials[owner]
@@ -283,8 +288,9 @@ class CheckpointLedger:
                 self._choose_start(trial)
 
     def on_node(self, node: str | None) -> list[str]:
-        """Return the ids of the existing checkpoints whose files are on the disk of this node."""
-        return [name for name in self._owner if (kept := self.find(name)) is not None and kept.info.node == node]
+        """Return the ids of the checkpoints whose files are on the disk of this node, including those that are being deleted."""
+        existing = ((name, self.find(name)) for name in self._owner)
+        return [name for name, kept in (*existing, *self._spare.items()) if kept is not None and kept.info.node == node]
 
     def deleted(self, trial: Trial, checkpoint: str) -> None:
         """Record that the files of a checkpoint were deleted."""
