@@ -163,7 +163,8 @@ class CheckpointLedger:
 
         goes_back: True to let the trial fall back to its own checkpoints from earlier segments if `source` is lost.
         """
-        if source is None or trial.inherited is None or source.id != trial.inherited.id:  # else it must not be deleted now
+        before = trial.inherited
+        if source is None or before is None or source.id != before.id:  # otherwise, it must not be deleted now
             self._give_back(trial)
         trial.line_begins, trial.inherited, trial.goes_back = segment, source, goes_back
         self._choose_start(trial)
