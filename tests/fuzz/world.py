@@ -689,6 +689,8 @@ class World:
                 self.fork(rng)
             case "retry":
                 failed = [trial.number for trial in self.core.trials if trial.state is TrialState.FAILED]
+                # A trial whose last report lacks the objective fails at max_t. A retry would train beyond it, as a fork would.
+                failed = [number for number in failed if self.is_below_max_t(self.core.trials[number].checkpoint)]
                 if failed:
                     self.feed(e.Commanded(time=self.tick(), command="retry", trial=rng.choice(failed)))
             case "pin":
@@ -727,10 +729,13 @@ class World:
         points = [dict(list(whole.items())[: rng.randint(0, 3)]) for _ in range(rng.choice([1, 1, 2, 4]))]
         self.feed(e.Enqueued(time=self.tick(), points=[{"params": point} for point in points], reason="wanted"))
 
+    def is_below_max_t(self, checkpoint: CheckpointInfo | None) -> bool:
+        return self.spec.max_t is None or checkpoint is None or checkpoint.step < self.spec.max_t
+
     def fork(self, rng: random.Random) -> None:
         """Ask for a trial from a checkpoint of another one, if there is one that the core knows."""
         found = [s for s in self.saved.values() if s.told and s.reported and not s.known_torn and not s.deleted]
-        found = [saved for saved in found if self.spec.max_t is None or saved.info.step < self.spec.max_t]
+        found = [saved for saved in found if self.is_below_max_t(saved.info)]
         if not found:
             return
         saved = rng.choice(found)
