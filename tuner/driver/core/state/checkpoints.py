@@ -161,7 +161,8 @@ class CheckpointLedger:
 
         goes_back: True to let the trial fall back to its own checkpoints from earlier segments if `source` is lost.
         """
-        self._give_back(trial)
+        if source is None or trial.inherited is None or source.id != trial.inherited.id:
+            self._give_back(trial)
         trial.line_begins, trial.inherited, trial.goes_back = segment, source, goes_back
         self._choose_start(trial)
 
