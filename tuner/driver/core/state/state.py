@@ -232,7 +232,7 @@ class State:
             self._open_ready()
         if not self.segments.open:
             ending.settle(self)
-        if self.state.ended and self.spec.executor != "agents":  # the host has dropped word from ranks that have ended
+        if self.state.ended and self.spec.executor != "agents":  # hosts take no word from ranks whose segment has ended
             self.checkpoints.experiment_ended()
         self.pauses.follow(self.state, self.now)
         for number, info in self.checkpoints.take_decided():
