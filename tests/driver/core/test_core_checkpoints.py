@@ -246,3 +246,22 @@ def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None
     assert bench.core.verdict(SegmentRef(0, 1)) == first
     bench.reported(0)
     assert not bench.core.verdict(SegmentRef(0, 1)).save_checkpoint
+
+
+def test_a_checkpoint_that_a_trial_takes_over_once_more_is_kept() -> None:
+    """When a replayed schedule changed the configuration of a paused fork, the checkpoint that the fork had was deleted."""
+    bench = Bench(num_samples=2, limits={"max_concurrent_trials": 2}, checkpoint={"keep_last": 1, "keep_best": 0})
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(0, checkpoint=True)
+    bench.reported(1)
+    bench.core._take(d.Exploit(trial=1, donor=0, params={"x": 0.5}, reason="trial 0 is better"))
+    bench.ended(1)
+    bench.started(1)
+    bench.command("pause", 1)
+    bench.ended(1)
+    bench.reported(0, loss=0.5, checkpoint=True)
+    bench.core._take(d.Exploit(trial=1, donor=1, params={"x": 0.7}, reason="as in the schedule"))
+    trial = bench.core.trials[1]
+    assert trial.checkpoint is not None
+    assert (trial.checkpoint.id, bench.core.experiment.checkpoints.exists("ckp_0_1_1")) == ("ckp_0_1_1", True)

@@ -238,9 +238,9 @@ class CheckpointLedger:
         ]
         self._give_up(mine)
 
-    def experiment_ended(self, latest: int | None) -> None:
-        """Give up the uploads that ended unfinished, except those of the trial `latest`: word of their end may be under way."""
-        self._give_up([name for name, (number, _) in self._unfinished.items() if number != latest])
+    def experiment_ended(self) -> None:
+        """Give up the uploads that ended unfinished, whose ranks have died."""
+        self._give_up(list(self._unfinished))
 
     def _give_up(self, unfinished: Iterable[str]) -> None:
         """Decide to delete what these uploads have left behind."""
@@ -254,7 +254,7 @@ class CheckpointLedger:
     def segment_ended(self, trial: Trial, segment: Segment, uploading: Iterable[CheckpointInfo] = ()) -> None:
         """Drop the ended segment's checkpoints that have no report, and its unfinished uploads.
 
-        If such an upload completes after all, before the trial runs again, `keep` adds its checkpoint again.
+        If word of the end of such an upload arrives after all, before the upload is given up, `keep` adds its checkpoint again.
 
         uploading: the uploads that continue although the segment has ended.
         """

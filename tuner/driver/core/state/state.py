@@ -116,9 +116,6 @@ class State:
         self.progress = Progress(spec, self.leaderboard, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
         self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
-        self.latest_end: int | None = (
-            None  # the trial whose segment the newest event has ended; None if it was another event
-        )
         self.waiting_exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()
@@ -222,7 +219,6 @@ class State:
         self.seq = max(self.seq, seq)
         if isinstance(entry, Event):
             self._tick(entry)
-            self.latest_end = entry.trial if isinstance(entry, e.SegmentEnded) else None
             facts = self._of_the_search(self._apply_event(entry))
             self._record(facts)
         else:
@@ -236,8 +232,8 @@ class State:
             self._open_ready()
         if not self.segments.open:
             ending.settle(self)
-        if self.state.ended and self.spec.executor != "agents":
-            self.checkpoints.experiment_ended(self.latest_end)
+        if self.state.ended and self.spec.executor != "agents":  # hosts take no word from ranks whose segment has ended
+            self.checkpoints.experiment_ended()
         self.pauses.follow(self.state, self.now)
         for number, info in self.checkpoints.take_decided():
             self.touch(number)
