@@ -8,7 +8,6 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-
 _RETRIES = 3  # retries of a task that Ray has lost, or whose process was killed, for example for lack of memory
 
 
