@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -123,6 +124,25 @@ def test_a_host_that_has_code_of_the_user_in_it_is_not_kept() -> None:
     search()
     search(scheduler=Mine())
     assert kept._kept is None
+
+
+def test_a_host_that_cannot_be_reached_for_a_moment_is_closed_before_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was killed at once: its placement groups kept their resources until the end of the script or notebook."""
+    done: list[str] = []
+    lost = [ray.exceptions.ActorUnavailableError("a connection broke", None)] * 2
+
+    def get(ref: str, timeout: float) -> None:
+        if lost:
+            raise lost.pop()
+        done.append(ref)
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", lambda host: done.append("killed"))
+    host = SimpleNamespace(close=SimpleNamespace(remote=lambda: "closed"))
+    kept._end(kept._Kept(host, (), kept._connection()))
+    assert done == ["closed", "killed"]
 
 
 @pytest.mark.usefixtures("_ray")
