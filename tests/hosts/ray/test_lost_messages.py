@@ -25,7 +25,9 @@ result = tuner.run(
     executor="ray", scheduler="fifo", resources_per_worker={"CPU": 0.5}, verbose=0,
 )
 with Store.open(Settings.from_env().database_url) as store:
-    entries = [entry for _, entry in store.drivers.load(result.experiment_id)]
+    experiment = store.experiments.get(result.experiment_id)
+    entries = [entry for _, entry in store.drivers.load(experiment.id)]
+assert len(entries) > 4
 assert not [entry.failure for entry in entries if getattr(entry, "failure", None)]
 print([str(trial.state) for trial in result.trials])
 """

@@ -100,7 +100,7 @@ class RankHandle:
         self._unanswered.clear()
         received, lost = -1, None
         try:
-            received = await _repeated(self.actor.last_received.remote)
+            received = await repeated(self.actor.last_received.remote)
         except Exception as error:
             lost = error
         finally:
@@ -130,7 +130,7 @@ def _future() -> asyncio.Future[Any]:
     return answer
 
 
-async def _repeated(call: Callable[[], Awaitable[Any]]) -> Any:
+async def repeated(call: Callable[[], Awaitable[Any]]) -> Any:
     """Make a call through Ray, and return its answer. Repeat the call if the process lives but could not be reached."""
     unreachable_since: float | None = None
     while True:
@@ -148,11 +148,11 @@ async def _repeated(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _pass_on(call: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any]) -> None:
-    """Make a call through Ray as `_repeated` does, and set a future to its answer."""
+    """Make a call through Ray as `repeated` does, and set a future to its answer."""
 
     async def passed_on() -> None:
         try:
-            value = await _repeated(call)
+            value = await repeated(call)
         except Exception as error:
             if not answer.done():
                 answer.set_exception(error)
