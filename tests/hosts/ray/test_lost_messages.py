@@ -39,7 +39,7 @@ def test_a_search_runs_although_ray_says_nothing_of_objects_and_loses_the_first_
     (tmp_path / "script.py").write_text(SCRIPT)
     lost = {
         "CoreWorkerService.grpc_client.ActorCallArgWaitComplete": {"num_failures": -1, "req_failure_prob": 100},
-        "CoreWorkerService.grpc_client.PushTask": {"num_failures": 1, "req_failure_prob": 100},
+        "CoreWorkerService.grpc_client.PushTask": {"num_failures": 3, "req_failure_prob": 100},
     }
     environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home"), "RAY_testing_rpc_failure": json.dumps(lost)}
     done = subprocess.run(
