@@ -234,6 +234,34 @@ cluster.shutdown()
 """
 
 
+THREADS = """
+import threading, tuner
+
+def train(config):
+    tuner.report({"loss": config["x"]})
+
+def search():
+    result = tuner.run(
+        train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", executor="ray", verbose=0
+    )
+    print(result.state, flush=True)
+
+for _ in range(2):
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_ray_outlives_the_thread_that_has_started_it(tmp_path: Path) -> None:
+    """The kernel killed Ray with the thread. After the next search had waited for a minute, Ray ended the whole script."""
+    (tmp_path / "script.py").write_text(THREADS)
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["completed"] * 2), done.stderr
+
+
 @pytest.mark.long  # test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends is the usual case
 def test_a_script_that_connects_anew_to_the_same_ray(tmp_path: Path) -> None:
     """The actor of the first connection ended with it, though node and cluster are the same."""
