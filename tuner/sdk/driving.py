@@ -17,7 +17,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import ClusterUnreachable, Conflict, LostLease, SpecError, TunerError
 from tuner.names import RAY_CLIENT, gp_needs_torch, no_ray_client
-from tuner.sdk.executors import choose
+from tuner.sdk.executors import choose, is_connected
 from tuner.sdk.live.interrupts import CTRL_C, Interrupts
 from tuner.sdk.live.progress import Progress
 from tuner.settings import Settings
@@ -187,8 +187,7 @@ def refuse_ray_client(executor: str | None, address: str | None) -> None:
 
 def connected() -> bool:
     """Return True if this process is connected to Ray, without importing Ray."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
+    return is_connected()
 
 
 def on_own_ray() -> bool:
