@@ -16,6 +16,7 @@ from tuner.errors import SpecError
 from tuner.hosts.scripts import prestart
 from tuner.sdk import arguments, driving, executors
 from tuner.sdk.executors import choose, may_be_local
+from tuner.trials.messages import lost
 from tuner.usercode.trainable import by_value
 
 
@@ -166,3 +167,6 @@ def test_ray_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPa
     assert executors._uses_ray(None) in (None, "the script has imported Ray")
     executors.start_forks({"num_workers": 1, "max_workers": None, "backend": "none", "use_gpu": False})
     assert arguments._room_for_data({"num_workers": 1}) is None
+    assert by_value(lambda config: plain(config)).blob
+    assert lost.lost_errors() == (lost.RankLost,)
+    assert lost.unavailable_errors() == ()
