@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from tests.store.examples import a_spec
 from tuner.domain.batch import Batch
@@ -92,6 +93,46 @@ def test_on_ray_it_is_followed_after_a_restart_of_the_driver_too(
         sqlite_store, Settings(lease_s=0.01), name, None, progress, Interrupts(lambda name: None), "", True
     )
     assert ["following it" in line for line in progress.said] == [False, True]
+
+
+class Unreachable:
+    """A driver on Ray. The first calls to it, or their answers, are lost: each after so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: list[float]) -> None:
+        self.drive = self.poke = self
+        self._now, self._lost, self.calls = 0.0, lost, 0
+        monkeypatch.setattr(driving, "time", SimpleNamespace(monotonic=lambda: self._now, sleep=lambda seconds: None))
+        monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
+        monkeypatch.setattr(ray, "get", self._answer)
+
+    def remote(self, *arguments: str) -> str:
+        self.calls += bool(arguments)
+        return "ref"
+
+    def _answer(self, ref: str) -> str:
+        if self._lost:
+            self._now += self._lost.pop(0)
+            raise ActorUnavailableError("a connection broke", None)
+        return "completed"
+
+
+@pytest.mark.parametrize("lost", [[1.0, 1.0], [20.0, 5.0], [3600.0, 1.0, 3600.0, 1.0, 3600.0]])
+def test_on_ray_a_driver_that_cannot_be_reached_for_a_moment_is_not_ended(
+    lost: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script closed the driver, so all trials lost their training since the last checkpoint."""
+    host, calls = Unreachable(monkeypatch, lost), len(lost) + 1
+    progress: Any = Told()
+    driving._wait(host, "exp", progress, Interrupts(lambda name: None), "")
+    assert (host.calls, progress.said) == (calls, [])
+
+
+def test_on_ray_a_driver_that_cannot_be_reached_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Unreachable(monkeypatch, [5.0] * 99)
+    progress: Any = Told()
+    with pytest.raises(ActorUnavailableError):
+        driving._wait(host, "exp", progress, Interrupts(lambda name: None), "")
+    assert host.calls == 7
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +13,10 @@ import tuner
 from tests.store.examples import a_spec
 from tuner.domain.experiment import Scaling
 from tuner.errors import SpecError
-from tuner.sdk import executors
+from tuner.hosts.scripts import prestart
+from tuner.sdk import arguments, driving, executors
 from tuner.sdk.executors import choose, may_be_local
+from tuner.trials.messages import lost
 from tuner.usercode.trainable import by_value
 
 
@@ -155,3 +157,16 @@ def test_gp_is_refused_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPa
     assert tuner.experiments() == []
     result = tuner.run(lambda config: {"loss": config["x"]}, space, **options)
     assert result.state == "completed"
+
+
+def test_ray_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two searches in threads failed: "partially initialized module 'ray' has no attribute 'is_initialized'"."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setattr(prestart, "start_forks", lambda torch: None)
+    assert not driving.connected()
+    assert executors._uses_ray(None) in (None, "the script has imported Ray")
+    executors.start_forks({"num_workers": 1, "max_workers": None, "backend": "none", "use_gpu": False})
+    assert arguments._room_for_data({"num_workers": 1}) is None
+    assert by_value(lambda config: plain(config)).blob
+    assert lost.lost_errors() == (lost.RankLost,)
+    assert lost.unavailable_errors() == ()

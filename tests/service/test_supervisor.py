@@ -109,6 +109,28 @@ def test_by_the_service(
     assert told.lines[2]["trouble"] == "the driver is being started again"
 
 
+def test_a_driver_that_cannot_be_reached_for_a_moment_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
+) -> None:
+    """The service said that the driver was gone and was being started again, and refused requests meanwhile."""
+    lost = [ray.exceptions.ActorUnavailableError("a connection broke", None)]
+
+    def get(ref: Any, timeout: float | None = None) -> Any:
+        if isinstance(ref, int):
+            raise lost.pop() if lost else DEATHS[0]
+        return ref
+
+    monkeypatch.setattr(ray, "get", get)
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), True, told)
+    one.look_after()
+    assert told.lines[2]["trouble"].startswith("the driver does not answer: ")
+    assert one._host is not None, "requests are still passed on to it"
+    one.look_after()
+    assert [line.get("up") for line in told.lines] == ["owner 0", "owner 0", None, "owner 0", None]
+    assert (len(hosts), hosts[0]["gone"]) == (1, ["owner 0"]), "it has died in the second look"
+
+
 def test_a_service_ends_the_host_of_another_version_and_takes_up_what_it_drove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
 ) -> None:

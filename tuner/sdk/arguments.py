@@ -243,7 +243,8 @@ def _of_objective(search: Any) -> dict[str, Any]:
 def _room_for_data(arguments: Mapping[str, Any]) -> int | None:
     """Return how many trials may run at once with one CPU left for Ray Data, or None if no cluster is running yet."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    # another thread may be importing Ray just now
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
         return None
     workers = arguments["num_workers"]
     workers = workers.get("min", 1) if isinstance(workers, Mapping) else workers

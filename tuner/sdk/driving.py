@@ -17,7 +17,7 @@ from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import ClusterUnreachable, Conflict, LostLease, SpecError, TunerError
 from tuner.names import RAY_CLIENT, gp_needs_torch, no_ray_client
-from tuner.sdk.executors import choose
+from tuner.sdk.executors import choose, is_connected
 from tuner.sdk.live.interrupts import CTRL_C, Interrupts
 from tuner.sdk.live.progress import Progress
 from tuner.settings import Settings
@@ -31,7 +31,7 @@ DEATHS = 3
 SLOW_START_S = 60.0
 """Seconds without a driver on Ray after which a script says where Ray's logs are. It waits on, since nodes may still join."""
 UNREACHABLE_S = 30.0
-"""Seconds for which the first call to a driver on Ray is repeated, if it has not reached its process, which lives."""
+"""Seconds for which a call to a driver on Ray is repeated, if its process lives but cannot be reached."""
 UNDRIVEN_S = 10.0
 """Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
 UNSERVED_S = 120.0
@@ -187,8 +187,7 @@ def refuse_ray_client(executor: str | None, address: str | None) -> None:
 
 def connected() -> bool:
     """Return True if this process is connected to Ray, without importing Ray."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
+    return is_connected()
 
 
 def on_own_ray() -> bool:
@@ -281,12 +280,23 @@ def _follow(store: Store, experiment_id: str, progress: Progress, interrupts: In
 def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interrupts, why: str) -> None:
     import ray
 
-    done = host.drive.remote(experiment_id, why)
+    done, begun = host.drive.remote(experiment_id, why), time.monotonic()
+    unreachable_since: float | None = None
     while True:
         ready, _ = ray.wait([done], timeout=POLL_S)
         if ready:
-            _got(done)
-            return
+            try:
+                _got(done)
+                return
+            except ray.exceptions.ActorUnavailableError:
+                # The driver lives and drives on, but this call or its answer was lost.
+                now = time.monotonic()
+                if unreachable_since is None or now - begun >= UNREACHABLE_S:  # this call had reached the driver
+                    unreachable_since = now
+                if now - unreachable_since >= UNREACHABLE_S:
+                    raise
+            time.sleep(POLL_S)
+            done, begun = host.drive.remote(experiment_id, why), time.monotonic()
         _tell(progress, interrupts, host.poke.remote)
 
 

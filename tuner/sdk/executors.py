@@ -60,14 +60,19 @@ def unfit(spec: Spec) -> str | None:
     return local_pool.unfit(spec, cpus_here())
 
 
+def is_connected() -> bool:
+    """Return True if this process is connected to Ray, without importing Ray. Another thread may be importing it just now."""
+    ray = sys.modules.get("ray")
+    return ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized()
+
+
 def _uses_ray(ray_address: str | None) -> str | None:
     """Return how this script uses Ray, or None if it does not."""
     if ray_address:
         return f"Ray's address is {ray_address}"
-    ray = sys.modules.get("ray")
-    if ray is None:
+    if "ray" not in sys.modules:
         return None
-    if ray.is_initialized():
+    if is_connected():
         return "this process is connected to Ray"
     return None if _imported_by_tuner else "the script has imported Ray"
 
@@ -123,8 +128,7 @@ def start_forks(given: Mapping[str, Any]) -> None:
     """Start the server that forks Ray's workers, so that it imports what they need while Ray starts."""
     from tuner.hosts.scripts import prestart
 
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    if not is_connected():
         several = given["num_workers"] != 1 or given["max_workers"] is not None
         prestart.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
 

@@ -29,10 +29,11 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
         cloudpickle.register_pickle_by_value(script)
 
     ray: Any = sys.modules.get("ray")
+    reference: Any = getattr(ray, "ObjectRef", None)  # None also while another thread is importing Ray
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, part: Any) -> Any:
-            if ray is not None and isinstance(part, ray.ObjectRef):
+            if reference is not None and isinstance(part, reference):
                 return ray.cloudpickle.loads, (ray.cloudpickle.dumps(part),)
             if isinstance(part, ModuleType) and type(part) is not ModuleType and sys.modules.get(part.__name__) is part:
                 return importlib.import_module, (part.__name__,)

@@ -27,6 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tokens, "_read_again", lambda: None)  # a Ray of this process goes on with its token
+    monkeypatch.setattr(tokens, "_is_open", lambda address: False)  # nothing listens at the addresses
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
@@ -149,6 +150,43 @@ def test_a_token_is_used_for_a_cluster_and_the_environment_is_left_alone(
         assert where is None
 
 
+OPEN = """
+import ray
+context = ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+address = context.address_info["gcs_address"]
+
+import os, subprocess, sys
+done = subprocess.run([sys.executable, "-c", sys.argv[1].replace("ADDRESS", repr(address))], env={
+    name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"
+})
+sys.exit(done.returncode)
+"""
+CALLS = """
+from tuner.hosts.ray.cluster import connect, disconnect
+connect(ADDRESS)
+import ray
+
+class Host:
+    def start(self):
+        return "started"
+
+print(ray.get(ray.remote(num_cpus=0)(Host).remote().start.remote()))
+disconnect()
+"""
+
+
+@pytest.mark.ray
+def test_the_token_of_the_user_does_not_stand_in_the_way_of_a_cluster_without_authentication(tmp_path: Path) -> None:
+    """No driver could be started there: "all references to the actor were removed"."""
+    users(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    mine = {"HOME": str(tmp_path), "TUNER_HOME": str(tmp_path / "tuner"), tokens.MODE: "disabled"}
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, CALLS], env=environment | mine, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1:] == ["started"], done.stderr
+
+
 def test_nothing_at_an_address_is_noticed_at_once() -> None:
     with pytest.raises(ClusterUnreachable, match=r"Ray at 127.0.0.1:1 could not be reached: Connection refused"):
         cluster._check_listens("127.0.0.1:1")
@@ -206,6 +244,7 @@ def test_a_cluster_with_token_authentication(with_token: str, tmp_path: Path, wh
     done = script(CONNECT.format(address=with_token), tmp_path, **environment)
     if where in ("file", "variable"):
         assert done.stdout.strip().endswith("1 node"), done.stderr
+        assert "Unauthenticated" not in done.stderr
     elif where == "nowhere":
         assert "set RAY_AUTH_TOKEN to its token, or RAY_AUTH_TOKEN_PATH" in done.stderr
         assert not (tmp_path / ".ray").exists()

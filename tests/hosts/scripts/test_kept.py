@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -125,6 +126,25 @@ def test_a_host_that_has_code_of_the_user_in_it_is_not_kept() -> None:
     assert kept._kept is None
 
 
+def test_a_host_that_cannot_be_reached_for_a_moment_is_closed_before_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was killed at once: its placement groups kept their resources until the end of the script or notebook."""
+    done: list[str] = []
+    lost = [ray.exceptions.ActorUnavailableError("a connection broke", None)] * 2
+
+    def get(ref: str, timeout: float) -> None:
+        if lost:
+            raise lost.pop()
+        done.append(ref)
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", lambda host: done.append("killed"))
+    host = SimpleNamespace(close=SimpleNamespace(remote=lambda: "closed"))
+    kept._end(kept._Kept(host, (), kept._connection()))
+    assert done == ["closed", "killed"]
+
+
 @pytest.mark.usefixtures("_ray")
 def test_a_host_that_died_in_between_is_replaced() -> None:
     search()
@@ -212,6 +232,34 @@ for _ in range(2):
 tuner.shutdown()
 cluster.shutdown()
 """
+
+
+THREADS = """
+import threading, tuner
+
+def train(config):
+    tuner.report({"loss": config["x"]})
+
+def search():
+    result = tuner.run(
+        train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", executor="ray", verbose=0
+    )
+    print(result.state, flush=True)
+
+for _ in range(2):
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_ray_outlives_the_thread_that_has_started_it(tmp_path: Path) -> None:
+    """The kernel killed Ray with the thread. After the next search had waited for a minute, Ray ended the whole script."""
+    (tmp_path / "script.py").write_text(THREADS)
+    environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["completed"] * 2), done.stderr
 
 
 @pytest.mark.long  # test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends is the usual case

@@ -40,7 +40,7 @@ def test_a_node_that_does_not_answer_delays_no_other(
 
     silent = Silent.remote()  # type: ignore[attr-defined]
 
-    def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
+    def on_node(node: str, function: Any, *args: Any) -> Any:
         return silent.ask.remote() if node == NODES[0] else tasks._as_task(function).remote(*args)
 
     monkeypatch.setattr(transfer, "on_node", on_node)
@@ -86,3 +86,23 @@ async def test_nodes_that_cannot_be_listed_are_an_error_of_each_deletion(monkeyp
     deletions = transfer.Deletions()
     ends = await asyncio.gather(*(deletions.delete(f"/{n}", GONE) for n in range(3)), return_exceptions=True)
     assert [str(end) for end in ends] == ["Ray has ended"] * 3
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_a_deletion_that_a_node_does_not_carry_out_is_an_error_while_the_node_is_alive(
+    alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database said that the checkpoint was deleted, and its files stayed on the node's disk for ever."""
+    living = iter([True, alive])
+
+    async def lost() -> None:
+        raise ray.exceptions.WorkerCrashedError
+
+    monkeypatch.setattr(transfer, "on_node", lambda node, function, *args: lost())
+    monkeypatch.setattr(transfer, "known_nodes", lambda: {NODES[0]: next(living)})
+    deletion = transfer.Deletions().delete("/disk/ckp", NODES[0])
+    if not alive:
+        await deletion
+        return
+    with pytest.raises(CheckpointUnreachable, match=r"1 checkpoint could not be deleted on node aaaaaaaa \(/disk/ckp"):
+        await deletion

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import ray
 
+from tuner.trials.groups.pools import rank_handle
 from tuner.trials.groups.pools.rank_handle import RankHandle
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.report_socket import ReportServer
 from tuner.trials.runtime.calls import Calls
 
 TOKEN = b"0123456789abcdef"
+UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 
 
 class Actor:
@@ -25,6 +27,7 @@ class Actor:
     def __init__(self, calls: Calls) -> None:
         self._calls, self.asked = calls, []
         self.lost: Exception | None = None
+        self.loses: list[tuple[str, str]] = []  # the next messages that are lost: (method, "call" or "answer")
 
     def __getattr__(self, name: str) -> Any:
         def remote(*arguments: Any) -> asyncio.Future[Any]:
@@ -38,9 +41,14 @@ class Actor:
     def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
         if self.lost is not None:
             raise self.lost
-        if name == "serial":
-            return self._calls.make(*arguments)
-        return getattr(self._calls, name)(*arguments)
+        if (name, "call") in self.loses:
+            self.loses.remove((name, "call"))
+            raise UNAVAILABLE
+        answer = self._calls.make(*arguments) if name == "serial" else getattr(self._calls, name)(*arguments)
+        if (name, "answer") in self.loses:
+            self.loses.remove((name, "answer"))
+            raise UNAVAILABLE
+        return answer
 
 
 class Odd(Exception):
@@ -183,6 +191,58 @@ def test_calls_that_the_rank_had_not_read_when_the_line_broke_are_sent_through_r
             assert await asyncio.gather(trained, reset, prepared) == [1, 2, 3]
             assert actor.asked == [("last_received",), ("answer_to", 0), ("serial", 1), ("serial", 2)]
             assert [name for name, _ in rank.made] == ["train", "reset", "prepare"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["call", "answer"])
+def test_a_call_that_ray_loses_is_repeated_and_runs_once(what: str) -> None:
+    """The calls after a lost one waited for it for ever: the next trial of the group was said to hang in the user's code."""
+
+    async def main() -> None:
+        rank = Rank()
+        rank.go.set()
+        async with connected(rank) as (handle, actor, _, lines), asyncio.timeout(30):
+            lines._lines.clear()  # all calls go through Ray
+            assert await handle.train.remote() == 1
+            actor.loses = [("serial", what)]
+            reset, prepared = handle.reset.remote(), handle.prepare.remote(2)
+            assert await prepared == 3
+            assert await reset == 2
+            assert rank.made == [("train", ()), ("reset", ()), ("prepare", (2,))]
+            assert not actor.loses
+
+    asyncio.run(main())
+
+
+def test_calls_continue_through_ray_although_it_cannot_reach_the_rank_at_first() -> None:
+    """If the network fails for a moment, Ray's connection breaks together with the line. The trial failed."""
+
+    async def main() -> None:
+        rank = Rank()
+        async with connected(rank) as (handle, actor, calls, _), asyncio.timeout(30):
+            trained = handle.train.remote()
+            await until(rank.began.is_set)
+            actor.loses = [("last_received", "call"), ("last_received", "answer"), ("answer_to", "answer")]
+            assert calls._line is not None
+            calls._line.close()
+            await until(lambda: handle._line is None)
+            rank.go.set()
+            assert (await trained, await handle.reset.remote()) == (1, 2)
+            assert not actor.loses
+
+    asyncio.run(main())
+
+
+def test_a_rank_that_ray_cannot_reach_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_handle, "_UNREACHABLE_S", 0.5)
+
+    async def main() -> None:
+        async with connected(Rank()) as (handle, actor, _, lines), asyncio.timeout(30):
+            lines._lines.clear()
+            actor.lost = UNAVAILABLE
+            with pytest.raises(ray.exceptions.ActorUnavailableError):
+                await handle.train.remote()
 
     asyncio.run(main())
 

@@ -104,6 +104,8 @@ class Link:
                 news, metrics = ray.get([host.news.remote(), host.metrics.remote()], timeout=START_S)
                 self._tell(up=self._owner, news=news, metrics=metrics)
             ray.get(death)
+        except ray.exceptions.ActorUnavailableError as error:  # the host lives and drives on
+            self._tell_silent(error)
         except DEAD as error:
             if self._owner is not None:
                 self._gone.append(self._owner)
@@ -124,8 +126,11 @@ class Link:
             # This process belongs to the old cluster, and Ray never takes it into the new one.
             if _OTHER_CLUSTER in str(error):
                 raise ClusterUnreachable("Ray has been restarted, so this process reconnects") from error
-            self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
-            time.sleep(CHECK_S)
+            self._tell_silent(error)
+
+    def _tell_silent(self, error: Exception) -> None:
+        self._tell(trouble=f"the driver does not answer: {error}", log=f"the driver host does not answer: {error}")
+        time.sleep(CHECK_S)
 
     def _start_host(self) -> Any:
         """Find or start the driver host. First stop the hosts of other versions, so that it can claim their experiments."""

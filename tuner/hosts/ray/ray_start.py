@@ -16,11 +16,14 @@ import contextlib
 import functools
 import importlib
 import os
+import queue
 import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +90,40 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
         services.start_ray_process = functools.partial(_start_process, start, server)
         # A signal to the script's process group, such as a closing terminal's SIGHUP, would stop Ray before the search is paused.
         stack.callback(setattr, services, "ConsolePopen", services.ConsolePopen)
-        services.ConsolePopen = functools.partial(services.ConsolePopen, process_group=0)
+        services.ConsolePopen = functools.partial(_in_lasting_thread, services.ConsolePopen, process_group=0)
         yield
+
+
+def _in_lasting_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function in the main thread, if this is it, or else in a thread that lasts as long as this process.
+
+    The kernel kills Ray's processes as soon as the thread that has started them ends.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return function(*args, **options)
+    done: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            done.set_result(function(*args, **options))
+        except BaseException as error:
+            done.set_exception(error)
+
+    _lasting_thread(os.getpid()).put(call)
+    return done.result()
+
+
+@functools.cache
+def _lasting_thread(pid: int) -> queue.SimpleQueue[Callable[[], None]]:
+    """Start a thread that makes the calls of a queue, and return the queue. pid: this process; a fork has no such thread."""
+    calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            calls.get()()
+
+    threading.Thread(target=serve, name="tuner-ray-start", daemon=True).start()
+    return calls
 
 
 def _start_nothing(node: Any, **options: Any) -> None:

@@ -22,7 +22,7 @@ from tuner.errors import ClusterUnreachable
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 RAYLET = "ray._raylet"
-NAMES = ("AuthenticationTokenLoader", "Config")
+NAMES = ("AuthenticationTokenLoader", "Config", "GcsClient")
 """The private names of `RAYLET` that this module uses."""
 
 _private: list[str] = []
@@ -68,7 +68,8 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
 
     Yield a phrase that says where the token is.
 
-    Ray itself uses a token only if RAY_AUTH_MODE is "token". A cluster without authentication ignores the token.
+    Ray itself uses a token only if RAY_AUTH_MODE is "token". A user's token is not used for a cluster without authentication:
+    this process would refuse the cluster's own requests, which have no token, and the cluster would take it for dead.
 
     Args:
         address: the cluster's address.
@@ -81,7 +82,7 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
     values: dict[str, str] = {}
     if home is not None and _is_own(address, home) and (own := token_file(home)).is_file():
         values, where = _of_file(own), str(own)
-    elif (found := users_token()) is not None:
+    elif (found := users_token()) is not None and not _is_open(address):
         values, where = {MODE: "token"}, found
     else:
         yield None
@@ -161,6 +162,33 @@ def _is_own(address: str, home: Path) -> bool:
         return (home / "ray_address").read_text(encoding="utf-8").strip() == address
     except OSError:
         return False
+
+
+def _is_open(address: str) -> bool:
+    """Return whether a cluster answers requests without a token; False if that is unknown."""
+    raylet = sys.modules.get(RAYLET)
+    if raylet is None or not hasattr(raylet, "GcsClient") or ":" not in address:  # such as "auto"
+        return False
+    _read_again()
+    try:
+        with _silent():  # Ray prints a warning if it is refused
+            raylet.GcsClient(address=address)
+    except Exception:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Drop what this process writes to its standard error within a `with` block, also from C++."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _default() -> Path:

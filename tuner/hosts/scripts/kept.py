@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from tuner.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
 
 _CLOSE_S = 20.0
+_AGAIN_S = 0.2  # seconds between two calls to a host that lives but could not be reached
 
 
 @dataclass(slots=True, eq=False)
@@ -175,10 +177,23 @@ def _here(kept: _Kept) -> bool:
 
 def _answers(host: Any) -> bool:
     try:
-        ray.get(host.start.remote(), timeout=_CLOSE_S)
+        _call(host.start)
     except Exception:
         return False
     return True
+
+
+def _call(method: Any, *args: Any) -> None:
+    """Call a method of a host, and wait until it has returned. Repeat the call if the host lives but could not be reached."""
+    until = time.monotonic() + _CLOSE_S
+    while True:
+        try:
+            ray.get(method.remote(*args), timeout=max(0.0, until - time.monotonic()))
+            return
+        except ray.exceptions.ActorUnavailableError:
+            if time.monotonic() + _AGAIN_S >= until:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 def _rests(kept: _Kept) -> bool:
@@ -188,7 +203,7 @@ def _rests(kept: _Kept) -> bool:
     """
     private = _private is not None and _private.connection == kept.connection
     try:
-        ray.get(kept.host.rest.remote(private), timeout=_CLOSE_S)
+        _call(kept.host.rest, private)
     except Exception:
         return False
     return True
@@ -199,7 +214,7 @@ def _end(kept: _Kept) -> None:
     if not _here(kept):
         return
     try:
-        ray.get(kept.host.close.remote(), timeout=_CLOSE_S)
+        _call(kept.host.close)
     except Exception:
         pass
     finally:

@@ -30,7 +30,6 @@ _DELETE_S = 60.0  # seconds that a node may take to respond, plus one for each c
 _PART = 32 << 20  # the number of bytes of a file that are sent as one object
 _WINDOW = 2  # parts that are in flight at once; each is read by a separate process, while that node is also training
 _FIND_S = 120.0  # seconds that all nodes together may take to say whether they have a checkpoint
-_RETRIES = 3  # retries of a read whose process was killed, for example for lack of memory
 
 
 def read_part(path: str, offset: int, length: int) -> Any:
@@ -137,7 +136,12 @@ async def _delete(uris: Sequence[str], node: str) -> None:
     try:
         await asyncio.wait_for(_answer(on_node(node, delete_all, uris)), _DELETE_S + len(uris))
     except (ray.exceptions.RayError, TimeoutError) as error:
-        log.info("%d checkpoints could not be deleted on node %s (%s, ...): %s", len(uris), node[:8], uris[0], error)
+        why = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        if (await asyncio.to_thread(known_nodes)).get(node, False):
+            raise CheckpointUnreachable(
+                f"{counted(len(uris), 'checkpoint')} could not be deleted on node {node[:8]} ({uris[0]}, ...): {why}"
+            ) from error
+        log.info("%d checkpoints could not be deleted on node %s (%s, ...): %s", len(uris), node[:8], uris[0], why)
 
 
 async def _answer(reference: Any) -> None:
@@ -152,7 +156,7 @@ def known_nodes() -> dict[str, bool]:
 def _find(uri: str, node: str, living: Mapping[str, bool]) -> tuple[str, bytes, bytes]:
     """Return the live node that has a checkpoint, and the contents of its manifest and marker."""
     paths = checkpoints.manifest_and_marker(uri)
-    asked = {on_node(other, read_small, paths, retries=_RETRIES): other for other, lives in living.items() if lives}
+    asked = {on_node(other, read_small, paths): other for other, lives in living.items() if lives}
     silent: str | None = None
     waiting, until = list(asked), time.monotonic() + _FIND_S
     while waiting:
@@ -193,7 +197,7 @@ def _fetch_files(uri: str, folder: str, node: str, files: Mapping[str, tuple[int
         Path(path).touch()
         for offset in range(0, size, _PART):
             origin = os.path.join(folder, name)
-            parts.append((path, offset, on_node(node, read_part, origin, offset, _PART, retries=_RETRIES)))
+            parts.append((path, offset, on_node(node, read_part, origin, offset, _PART)))
             if len(parts) >= _WINDOW:
                 _take(uri, node, parts)
     while parts:
@@ -209,7 +213,7 @@ def _take(uri: str, node: str, parts: deque[tuple[str, int, Any]]) -> None:
 
 
 def _ask(uri: str, node: str, function: Any, *arguments: Any) -> Any:
-    return _wait(uri, node, on_node(node, function, *arguments, retries=_RETRIES))
+    return _wait(uri, node, on_node(node, function, *arguments))
 
 
 def _wait(uri: str, node: str, reference: Any) -> Any:

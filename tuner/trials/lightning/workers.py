@@ -7,7 +7,9 @@ return values are sent back. Rank 0's output appears in the script's output.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import itertools
 import logging
 import os
 import shutil
@@ -15,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import ray
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _ECHO_S = 3.0  # seconds to wait for the error that caused a communication error
 _POLL_S = 0.5
+# Attempts to reach a process that lives, after Ray has lost a call to it. Each takes Ray a second or more.
+_REPEATS = 20
 
 
 class Worker:
@@ -45,6 +49,9 @@ class Worker:
         sys.stdout, sys.stderr = self._tee["stdout"], self._tee["stderr"]
         self._store: Any = None
         self._modules = Modules()
+        self._last = -1  # the number of the last run
+        self._error: BaseException | None = None  # the error that it has raised
+        self._value: Any = None  # or its value
 
     def hello(self) -> WorkerMetadata:
         return WorkerMetadata(
@@ -65,7 +72,19 @@ class Worker:
         self._store = dist.TCPStore(ip, 0, world_size, True, wait_for_workers=False)
         return int(self._store.port)
 
-    def run(
+    def run(self, number: int, *arguments: Any) -> Any:
+        """Run a function as `_run` does. If the call is repeated with the same number, return the value of the earlier one."""
+        if number != self._last:
+            self._last, self._error, self._value = number, None, None
+            try:
+                self._value = self._run(*arguments)
+            except BaseException as error:
+                self._error = error
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(
         self, payload: Sequence[Any], assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]
     ) -> Any:
         """Join the process group, call the pickled function with the assignment, and return its value.
@@ -171,13 +190,14 @@ class Workers:
                 ).remote()
                 for index in range(scaling.num_workers)
             ]
-            workers = ray.get([actor.hello.remote() for actor in actors])
+            workers = _answers(actor.hello.remote for actor in actors)
         except BaseException:
             removal.remove(self._placement)
             raise
         order, self.assignments = assign_ranks(workers, scaling)
         self.workers = [workers[index] for index in order]
         self._actors = [actors[index] for index in order]
+        self._numbers = itertools.count()
 
     def run(self, payload: bytes, about: Mapping[str, Any]) -> list[Any]:
         """Run a pickled function on all ranks, and return its values in the order of ranks.
@@ -187,11 +207,14 @@ class Workers:
         """
         leader, ip = self._actors[0], self.workers[0].ip
         shared = ray.put(payload)
-        port = ray.get(leader.open.remote(ip, len(self._actors)))
-        refs = [
-            actor.run.remote([shared], assignment, (ip, port), about)
+        [port] = _answers([functools.partial(leader.open.remote, ip, len(self._actors))])
+        number = next(self._numbers)
+        calls = [
+            functools.partial(actor.run.remote, number, [shared], assignment, (ip, port), about)
             for actor, assignment in zip(self._actors, self.assignments, strict=True)
         ]
+        refs = [call() for call in calls]
+        repeats = [_REPEATS] * len(calls)
         heard = leader.output.remote(_POLL_S)
         pending = set(refs)
         failures: list[tuple[int, BaseException]] = []
@@ -205,9 +228,13 @@ class Workers:
                     heard = leader.output.remote(_POLL_S)
                     continue
                 pending.discard(ref)
-                error = _error(ref)
-                if error is not None:
-                    failures.append((refs.index(ref), error))
+                error, rank = _error(ref), refs.index(ref)
+                if isinstance(error, ray.exceptions.ActorUnavailableError) and repeats[rank]:
+                    repeats[rank] -= 1
+                    refs[rank] = calls[rank]()
+                    pending.add(refs[rank])
+                elif error is not None:
+                    failures.append((rank, error))
                     give_up = min(give_up, time.monotonic() + (_ECHO_S if _is_echo(error) else 0.0))
         with contextlib.suppress(ray.exceptions.RayError):
             _say(ray.get(heard))
@@ -219,13 +246,14 @@ class Workers:
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file on rank 0's node, or None if there is no such file."""
-        content: bytes | None = ray.get(self._actors[0].read.remote(path))
+        content: bytes | None
+        [content] = _answers([functools.partial(self._actors[0].read.remote, path)])
         return content
 
     def fresh(self) -> bool:
         """Return whether all ranks are alive and have imported the current versions of the user's modules."""
         try:
-            return not any(ray.get([actor.stale.remote() for actor in self._actors]))
+            return not any(_answers(actor.stale.remote for actor in self._actors))
         except ray.exceptions.RayError:
             return False
 
@@ -245,7 +273,8 @@ class Workers:
                 cause.add_note(f"raised on {where}:\n{error}")
                 return cause
             return TrialError(f"{where}: {error}")
-        return TrialError(f"{where} is gone: {error}")
+        lives = isinstance(error, ray.exceptions.ActorUnavailableError)
+        return TrialError(f"{where} {'cannot be reached' if lives else 'is gone'}: {error}")
 
 
 _idle: dict[str, tuple[Workers, threading.Timer]] = {}
@@ -285,6 +314,21 @@ def release(key: str | None = None) -> None:
     for workers, timer in ended:
         timer.cancel()
         workers.close()
+
+
+def _answers(calls: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Make calls at the same time, and return their answers. A call may run twice: it is repeated if Ray has lost it."""
+    made = [(call, call()) for call in calls]
+    return [_answer(call, ref) for call, ref in made]
+
+
+def _answer(call: Callable[[], Any], ref: Any) -> Any:
+    for _ in range(_REPEATS):
+        try:
+            return ray.get(ref)
+        except ray.exceptions.ActorUnavailableError:  # the process lives
+            ref = call()
+    return ray.get(ref)
 
 
 def _error(ref: Any) -> BaseException | None:

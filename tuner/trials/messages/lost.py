@@ -7,6 +7,7 @@ The functions of this module return the errors of both kinds for `except` clause
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tuner.errors import PlacementError
 
@@ -34,11 +35,16 @@ class RankLost(Exception):
 
 def lost_errors() -> tuple[type[BaseException], ...]:
     """Return the classes of errors that a call to a rank raises if its process has exited or cannot be reached."""
-    ray = sys.modules.get("ray")
-    return (RankLost,) if ray is None else (RankLost, ray.exceptions.RayError)
+    exceptions = _of_ray()
+    return (RankLost,) if exceptions is None else (RankLost, exceptions.RayError)
 
 
 def unavailable_errors() -> tuple[type[BaseException], ...]:
     """Return the classes of errors that a call to a rank raises if its process is alive but could not be reached."""
-    ray = sys.modules.get("ray")
-    return () if ray is None else (ray.exceptions.ActorUnavailableError,)
+    exceptions = _of_ray()
+    return () if exceptions is None else (exceptions.ActorUnavailableError,)
+
+
+def _of_ray() -> Any:
+    """Return the module with Ray's errors; None if Ray is not loaded, also while another thread is importing it."""
+    return getattr(sys.modules.get("ray"), "exceptions", None)

@@ -8,11 +8,16 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+_RETRIES = 3  # retries of a task that Ray has lost, or whose process was killed, for example for lack of memory
 
-def on_node(node: str, function: Any, *args: Any, retries: int = 0) -> Any:
-    """Run a function as a Ray task on this node, which must be able to import it. Return a reference to the result."""
+
+def on_node(node: str, function: Any, *args: Any) -> Any:
+    """Run a function as a Ray task on this node, which must be able to import it. Return a reference to the result.
+
+    The function may run more than once: Ray repeats a task that was lost while the node is alive.
+    """
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return _as_task(function).options(scheduling_strategy=strategy, max_retries=retries).remote(*args)
+    return _as_task(function).options(scheduling_strategy=strategy, max_retries=_RETRIES).remote(*args)
 
 
 @functools.cache

@@ -62,10 +62,13 @@ class Calls:
         self._wake()
 
     def make(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Run a call after all calls with lower numbers, and return its value."""
+        """Run a call after all calls with lower numbers, and return its value. A call that is repeated runs only once."""
         with self._lock:
+            if number < self._next and number not in self._answers:
+                raise LookupError(f"the answer to call {number} is no longer kept")
+            if number not in self._answers:
+                self._waiting[number] = method, arguments
             answer = self._answer(number)
-            self._waiting[number] = method, arguments
         self._wake()
         return answer.result()
 

@@ -71,12 +71,16 @@ class RayRank(Rank):
         use_threads()
         _hide_node_from_children()
         super().__init__(RayDriver(driver), wants_torch, report_address, log_limit)
+        self._metadata: WorkerMetadata | None = None
         self._calls = Calls(lambda method, arguments: getattr(self, method)(*arguments))
 
     def hello(self, of_many: bool) -> WorkerMetadata:
-        if self._report_address is not None:
-            self._calls.open_line(self._report_address, self._token)
-        return super().hello(of_many)
+        """Open the line to the driver and the channel of the ranks. The call is repeated if Ray loses its answer."""
+        if self._metadata is None:
+            if self._report_address is not None:
+                self._calls.open_line(self._report_address, self._token)
+            self._metadata = super().hello(of_many)
+        return self._metadata
 
     def serial(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """Call one of the methods in `SERIAL` after the calls with lower numbers; see `Calls`.

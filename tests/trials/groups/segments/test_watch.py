@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from tuner.domain.experiment import Limits
-from tuner.domain.segments import Failure
+from tuner.domain.segments import Failure, Outcome
 from tuner.trials.groups.failures import Findings
 from tuner.trials.groups.segments import watch
 from tuner.trials.groups.segments.segment_run import SegmentRun
@@ -158,6 +158,30 @@ def test_a_segment_that_has_to_end_does_not_wait_for_the_cause_of_a_death(monkey
     found = asyncio.run(failure())
     assert found is not None
     assert (found.cause, asked) == ("actor_unavailable", ["progress"])
+
+
+def test_a_rank_that_cannot_be_reached_while_it_saves_is_not_said_to_ignore_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One lost answer failed the trial, as if the ranks had not reported equally often."""
+
+    async def run() -> Outcome:
+        saved = asyncio.get_running_loop().create_future()
+        asked = 0
+
+        async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+            nonlocal asked
+            asked += 1
+            if asked == 2 and question == "progress":
+                saved.set_result(RankResult(kind="left", reports=2))
+            return {0: UNAVAILABLE} if question == "progress" else {}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        limits = Limits(stop_grace_s=0.05)
+        return await watch_over(2, limits).until_ended([saved, answered(RankResult(kind="left", reports=2))])
+
+    outcome = asyncio.run(run())
+    assert (outcome.kind, outcome.failure) == ("left", None)
 
 
 REFUSED = RankError(type="RuntimeError", message="cannot fetch the data: Connection refused", communication=True)

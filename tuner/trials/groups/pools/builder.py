@@ -31,7 +31,7 @@ from tuner.trials.groups.cluster.node_names import node_names
 from tuner.trials.groups.cluster.ray_nodes import leaving_nodes, live_nodes
 from tuner.trials.groups.pools.group import Group, Key, demand, room_key
 from tuner.trials.groups.pools.placement import assign_ranks, lacking
-from tuner.trials.groups.pools.rank_handle import RankHandle
+from tuner.trials.groups.pools.rank_handle import RankHandle, repeated
 from tuner.trials.groups.pools.removal import LOOK_S, Removal
 from tuner.trials.messages.call_lines import CallLines
 from tuner.trials.messages.launch import Launch
@@ -138,7 +138,8 @@ class GroupBuilder:
             # The actors are created before the placement group is ready. This saves one wait for an answer from Ray.
             self._create_actors(launch, group)
             several = launch.scaling.num_workers > 1
-            hellos = asyncio.gather(*(_get(actor.hello.remote(several)) for actor in group.actors))
+            asked = [functools.partial(actor.hello.remote, several) for actor in group.actors]
+            hellos = asyncio.gather(*map(repeated, asked))
             if not await self._until_placed(launch, group, hellos, waiting, avoided):
                 hellos.add_done_callback(ignore)
                 self.end_soon(group)
@@ -471,7 +472,3 @@ def ignore(done: asyncio.Future[Any]) -> None:
     """Ignore the error of a future whose result is no longer needed."""
     if not done.cancelled():
         done.exception()
-
-
-async def _get(ref: Any) -> Any:
-    return await ref

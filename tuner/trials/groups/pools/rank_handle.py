@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from tuner.trials.messages.call_lines import CallLine, CallLines
+from tuner.trials.messages.lost import unavailable_errors
 from tuner.trials.runtime.calls import SERIAL
+
+_UNREACHABLE_S = 30.0  # seconds for which a call through Ray is repeated if the process lives but cannot be reached
+_AGAIN_S = 0.2  # seconds from one attempt to the next
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +32,8 @@ class RankHandle:
 
     The calls are numbered, and the rank runs them in the order of their numbers, no matter how they reach it. If the line breaks,
     unanswered calls continue through Ray: if the rank has received a call, the answer is fetched; otherwise, the call is sent
-    again. If the process has exited, the calls raise Ray's error, which says how it exited.
+    again. If the process has exited, the calls raise Ray's error, which says how it exited. If Ray loses a call or its answer
+    although the process lives, the call is repeated with the same number, and the rank runs it once.
 
     Args:
         actor: Ray's handle.
@@ -58,7 +66,9 @@ class RankHandle:
         for_ray = any(isinstance(argument, ray.ObjectRef) for argument in arguments)
         line = None if for_ray else self._open_line()
         if line is None:
-            return self.actor.serial.remote(number, method, arguments)
+            answer = _future()
+            _pass_on(functools.partial(self.actor.serial.remote, number, method, arguments), answer)
+            return answer
         call = self._unanswered[number] = _Call(number, method, arguments, _future())
         line.send(number, method, arguments)
         return call.answer
@@ -90,7 +100,7 @@ class RankHandle:
         self._unanswered.clear()
         received, lost = -1, None
         try:
-            received = await self.actor.last_received.remote()
+            received = await repeated(self.actor.last_received.remote)
         except Exception as error:
             lost = error
         finally:
@@ -100,9 +110,10 @@ class RankHandle:
                 if not call.answer.done():
                     call.answer.set_exception(lost)
             elif call.number <= received:
-                _pass_on(self.actor.answer_to.remote(call.number), call.answer)
+                _pass_on(functools.partial(self.actor.answer_to.remote, call.number), call.answer)
             else:
-                _pass_on(self.actor.serial.remote(call.number, call.method, call.arguments), call.answer)
+                sent = functools.partial(self.actor.serial.remote, call.number, call.method, call.arguments)
+                _pass_on(sent, call.answer)
 
 
 class _Method:
@@ -119,12 +130,28 @@ def _future() -> asyncio.Future[Any]:
     return answer
 
 
-def _pass_on(ref: Any, answer: asyncio.Future[Any]) -> None:
-    """Set a future to the answer that a call through Ray returns."""
+async def repeated(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Make a call through Ray, and return its answer. Repeat the call if the process lives but could not be reached."""
+    unreachable_since: float | None = None
+    while True:
+        begun = time.monotonic()
+        try:
+            return await call()
+        except unavailable_errors():
+            now = time.monotonic()
+            if unreachable_since is None or now - begun >= _UNREACHABLE_S:  # this attempt had reached the process
+                unreachable_since = now
+            if now - unreachable_since >= _UNREACHABLE_S:
+                raise
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _pass_on(call: Callable[[], Awaitable[Any]], answer: asyncio.Future[Any]) -> None:
+    """Make a call through Ray as `repeated` does, and set a future to its answer."""
 
     async def passed_on() -> None:
         try:
-            value = await ref
+            value = await repeated(call)
         except Exception as error:
             if not answer.done():
                 answer.set_exception(error)

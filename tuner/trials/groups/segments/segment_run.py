@@ -17,7 +17,7 @@ from tuner.domain.segments import Failure
 from tuner.errors import Conflict, SpecError
 from tuner.trials.groups.pools.group import Group
 from tuner.trials.messages.launch import Launch
-from tuner.trials.messages.lost import lost_errors
+from tuner.trials.messages.lost import lost_errors, unavailable_errors
 from tuner.trials.messages.profiling import ProfileRequest
 from tuner.trials.messages.protocol import Progress
 
@@ -169,7 +169,7 @@ class SegmentRun:
     async def saves(self, ranks: Sequence[int] | None = None, *, too_long: bool = False) -> bool:
         """Return whether any of these ranks is leaving its training function and still has to commit a checkpoint.
 
-        A rank that has just finished counts too.
+        A rank that has just finished counts too, and so does one that lives but could not be reached for a moment.
 
         Args:
             ranks: the ranks to ask; None means all.
@@ -179,7 +179,8 @@ class SegmentRun:
         answers = (await self.ask("progress", ranks)).values()
         if too_long:
             return any(isinstance(a, Progress) and a.saving and a.waiting for a in answers)
-        return any(a is None or (isinstance(a, Progress) and a.saving) for a in answers)
+        unknown = (type(None), *unavailable_errors())
+        return any(isinstance(a, unknown) or (isinstance(a, Progress) and a.saving) for a in answers)
 
 
 async def _ask(actor: Any, rank: int, question: str, *arguments: Any, last: float = 0.0, late: str = SILENT) -> Any:
