@@ -61,7 +61,7 @@ def unfit(spec: Spec) -> str | None:
 
 
 def is_connected() -> bool:
-    """Return True if this process is connected to Ray, without importing Ray. Another thread may be importing it just now."""
+    """Return True if this process is connected to Ray, without importing Ray. Another thread may be importing it."""
     ray = sys.modules.get("ray")
     return ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized()
 

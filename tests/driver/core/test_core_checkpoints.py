@@ -249,7 +249,7 @@ def test_a_verdict_whose_answer_got_lost_asks_for_the_checkpoint_again() -> None
 
 
 def test_a_checkpoint_that_a_trial_takes_over_once_more_is_kept() -> None:
-    """When a replayed schedule changed the configuration of a paused fork, the checkpoint that the fork had was deleted."""
+    """The checkpoint that a paused fork had was deleted when a replayed schedule changed the configuration of the fork."""
     bench = Bench(num_samples=2, limits={"max_concurrent_trials": 2}, checkpoint={"keep_last": 1, "keep_best": 0})
     for number in (0, 1):
         bench.started(number)

@@ -216,7 +216,7 @@ def test_a_call_that_ray_loses_is_repeated_and_runs_once(what: str) -> None:
 
 
 def test_calls_continue_through_ray_although_it_cannot_reach_the_rank_at_first() -> None:
-    """If the network fails for a moment, Ray's connection breaks together with the line. The trial failed."""
+    """Ray's connection breaks together with the line if the network fails for a moment. The trial failed."""
 
     async def main() -> None:
         rank = Rank()
