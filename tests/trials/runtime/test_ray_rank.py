@@ -1,4 +1,4 @@
-"""Tests of the search for connections to the Ray node. `test_manager_failures` checks that forked children drop them."""
+"""Tests of a rank as a Ray actor. `test_manager_failures` checks that forked children drop its connections to the Ray node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import socket
 from pathlib import Path
 
-from tuner.trials.runtime.ray_rank import leads_to_node
+import pytest
+import ray
+
+from tuner.trials.runtime.ray_rank import GROUPS, RayRank, leads_to_node
 
 
 def test_only_connections_to_the_node_are_found_and_no_descriptor_is_left(tmp_path: Path) -> None:
@@ -28,3 +31,16 @@ def test_only_connections_to_the_node_are_found_and_no_descriptor_is_left(tmp_pa
             one.close()
         os.close(read)
         os.close(write)
+
+
+@pytest.mark.ray
+def test_a_call_that_comes_again_after_later_ones_does_not_wait_for_them(local_ray: None) -> None:
+    """If Ray lost the clean-up after a trial, it was repeated, and waited for ever behind the call that prepared the next trial."""
+    actor = ray.remote(concurrency_groups=GROUPS, num_cpus=0)(RayRank).remote(None, False)
+    try:
+        ray.get(actor.hello.remote(False), timeout=60)
+        later = [actor.serial.remote(number, "reset", ()) for number in (2, 2, 1)]
+        assert not ray.wait(later, timeout=0.5)[0]  # they have arrived, and wait for the lost call
+        assert ray.get([actor.serial.remote(0, "reset", ()), *later], timeout=30) == [None] * 4
+    finally:
+        ray.kill(actor)

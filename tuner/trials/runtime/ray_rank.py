@@ -21,8 +21,17 @@ from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.rpc import RayDriver
 from tuner.trials.runtime.calls import Calls
+from tuner.trials.runtime.sending.uploads import MOST
 from tuner.trials.runtime.threads import use_threads
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
+
+GROUPS = {"control": 2, "lasting": MOST, "serial": 8}
+"""The concurrency groups of a `RayRank`, each with its number of threads.
+
+lasting: for each upload that outlives its segment, a call stays open until the upload has finished.
+serial: the calls wait for each other in these threads. With one thread, a call that Ray has lost would be repeated, and then wait
+    for the thread in which a later call waits for it.
+"""
 
 
 @functools.cache
@@ -82,6 +91,7 @@ class RayRank(Rank):
             self._metadata = super().hello(of_many)
         return self._metadata
 
+    @ray.method(concurrency_group="serial")
     def serial(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """Call one of the methods in `SERIAL` after the calls with lower numbers; see `Calls`.
 

@@ -39,8 +39,7 @@ from tuner.trials.messages.lost import LostAtStart, NoRoom
 from tuner.trials.messages.protocol import WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.messages.tasks import on_node
-from tuner.trials.runtime.ray_rank import RayRank
-from tuner.trials.runtime.sending.uploads import MOST
+from tuner.trials.runtime.ray_rank import GROUPS, RayRank
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +88,7 @@ class GroupBuilder:
         self._lines = lines if lines is not None else CallLines()
         self._numbers = itertools.count(1)
         # With task events, Ray's head node keeps a record of each call: a megabyte for every forty trials.
-        # For each upload that outlives its segment, a call stays open until the upload has finished.
-        groups = {"control": 2, "lasting": MOST}
-        self._rank = ray.remote(concurrency_groups=groups, enable_task_events=False)(RayRank)
+        self._rank = ray.remote(concurrency_groups=GROUPS, enable_task_events=False)(RayRank)
         self._node = ray.get_runtime_context().get_node_id()
         self._placed_before: set[Key] = set()  # `room_key` of the groups that have been placed
         # The placement groups of groups whose processes are being killed.
