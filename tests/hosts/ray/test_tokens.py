@@ -9,8 +9,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -185,6 +187,49 @@ def test_the_token_of_the_user_does_not_stand_in_the_way_of_a_cluster_without_au
         [sys.executable, "-c", OPEN, CALLS], env=environment | mine, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.splitlines()[-1:] == ["started"], done.stderr
+
+
+def test_a_silent_cluster_is_asked_for_a_few_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for 40 s, in which no thread could write to the standard error."""
+    read: list[dict[str, str]] = []
+    told = ("RAY_py_gcs_connect_timeout_s", "RAY_gcs_rpc_server_connect_timeout_s")
+    monkeypatch.setenv(told[0], "77")
+    monkeypatch.delenv(told[1], raising=False)
+
+    def note(config: str) -> None:
+        read.append({name: os.environ[name] for name in told if name in os.environ})
+
+    def client(address: str) -> None:
+        assert sum(map(float, read[-1].values())) < 10
+        assert len(read[-1]) == 2
+        raise RuntimeError("Timed out while waiting for GCS to become available.")
+
+    loader = SimpleNamespace(instance=lambda: SimpleNamespace(reset_cache=lambda: None))
+    fake = SimpleNamespace(AuthenticationTokenLoader=loader, Config=SimpleNamespace(initialize=note), GcsClient=client)
+    monkeypatch.setitem(sys.modules, tokens.RAYLET, fake)
+    assert not tokens._is_open("127.0.0.1:1")
+    assert len(read) == 2
+    assert read[-1] == {told[0]: "77"}
+
+
+def test_the_standard_error_is_put_back_if_two_threads_drop_it_at_once() -> None:
+    """The second thread put back the /dev/null of the first one, and the process never wrote an error again."""
+    before = os.fstat(2)
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with tokens._silent():
+            entered.set()
+            assert left.wait(30)
+
+    thread = threading.Thread(target=other)
+    with tokens._silent():
+        thread.start()
+        entered.wait(0.2)  # it has to wait
+    left.set()
+    thread.join()
+    after = os.fstat(2)
+    assert (after.st_dev, after.st_ino) == (before.st_dev, before.st_ino)
 
 
 def test_nothing_at_an_address_is_noticed_at_once() -> None:

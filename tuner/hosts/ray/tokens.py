@@ -14,7 +14,8 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tuner.errors import ClusterUnreachable
@@ -25,8 +26,12 @@ RAYLET = "ray._raylet"
 NAMES = ("AuthenticationTokenLoader", "Config", "GcsClient")
 """The private names of `RAYLET` that this module uses."""
 
+IMPATIENT = {"RAY_py_gcs_connect_timeout_s": "5", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
+"""Environment variables with which Ray gives up a silent cluster after a few seconds. By default, it tries for 40 s."""
+
 _private: list[str] = []
 """The environment variables that `begin_private` has set."""
+_silencing = threading.Lock()
 
 
 def users_token() -> str | None:
@@ -87,13 +92,20 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
     else:
         yield None
         return
+    with _variables(values):
+        yield where
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Let Ray read these environment variables. Remove them after the `with` block; Ray goes on with what it has read."""
     before = {name: os.environ.get(name) for name in values}
     os.environ |= values
     _read_again()
     try:
-        yield where
+        yield
     finally:
-        for name, value in before.items():  # Ray has read them
+        for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -169,26 +181,28 @@ def _is_open(address: str) -> bool:
     raylet = sys.modules.get(RAYLET)
     if raylet is None or not hasattr(raylet, "GcsClient") or ":" not in address:  # such as "auto"
         return False
-    _read_again()
     try:
-        with _silent():  # Ray prints a warning if it is refused
+        with _variables(IMPATIENT), _silent():  # Ray prints a warning if it is refused
             raylet.GcsClient(address=address)
     except Exception:
         return False
+    finally:
+        _read_again()
     return True
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Drop what this process writes to its standard error within a `with` block, also from C++."""
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    os.close(null)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with _silencing:  # else one thread would keep the /dev/null of another, and leave it in place for ever
+        kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _default() -> Path:
