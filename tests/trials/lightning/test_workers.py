@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_a_run_whose_answer_ray_loses_is_asked_for_again_and_not_repeated(
         group._actors[1] = Losing(group._actors[1].actor, 9, monkeypatch)
         with pytest.raises(TrialError, match=r"rank 1 on .* cannot be reached"):
             group.run(payload, ABOUT)
+    finally:
+        group.close()
+
+
+def test_idle_processes_do_not_keep_what_the_last_run_returned(local_ray: None, tmp_path: Path) -> None:
+    """Rank 0 kept the weights of the model, beside the copy that it had sent, until the next run."""
+    group = Workers(replace(SCALING, num_workers=1))
+    try:
+        assert group.run(cloudpickle.dumps(_counting(tmp_path)), ABOUT) == [0]
+        assert ray.get(group._actors[0].__ray_call__.remote(lambda worker: worker._value)) is None
     finally:
         group.close()
 

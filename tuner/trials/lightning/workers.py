@@ -84,6 +84,10 @@ class Worker:
             raise self._error
         return self._value
 
+    def forget(self) -> None:
+        """Free the value of the last run, such as the weights of a large model."""
+        self._value = None
+
     def _run(
         self, payload: Sequence[Any], assignment: RankAssignment, address: tuple[str, int], about: Mapping[str, Any]
     ) -> Any:
@@ -242,7 +246,10 @@ class Workers:
         if failures:
             rank, error = next(((rank, error) for rank, error in failures if not _is_echo(error)), failures[0])
             raise self._located(rank, error)
-        return list(ray.get(refs))
+        values = list(ray.get(refs))
+        for actor in self._actors:
+            actor.forget.remote()
+        return values
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file on rank 0's node, or None if there is no such file."""
