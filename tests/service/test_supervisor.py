@@ -250,6 +250,33 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
         one.look_after()
 
 
+def test_the_link_ends_if_its_driver_was_lost_with_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
+) -> None:
+    """The link called that driver for ever, since Ray says that such a driver cannot be reached. No new one was started."""
+
+    def get(ref: Any, timeout: float | None = None) -> Any:
+        if isinstance(ref, int) or not replaced:
+            return ref
+        raise ray.exceptions.ActorUnavailableError("Connection refused", None)
+
+    def find_host(settings: Settings) -> None:
+        if replaced:
+            raise ray.exceptions.RpcError("RPC error: WrongClusterID: Perhaps the client is accessing GCS after ...", 0)
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(shared, "find_host", find_host)
+    replaced: list[bool] = []
+    told = Told()
+    one = link.Link(Settings(home=tmp_path), True, told)
+    one.look_after()
+    assert one._host is not None
+    replaced.append(True)
+    one.look_after()
+    with pytest.raises(ClusterUnreachable, match="has been restarted"):
+        one.look_after()
+
+
 def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)

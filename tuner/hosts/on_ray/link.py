@@ -68,6 +68,7 @@ class Link:
         self._owner: str | None = None
         self._gone: list[str] = []
         self._waits = False  # True while this process waits until a host of a newer version is gone
+        self._unreachable = False  # True after a call that has not reached the host
 
     def watch(self, address: str) -> None:
         """Connect to the Ray cluster at `address`, and keep a driver host running there forever.
@@ -87,10 +88,14 @@ class Link:
         """
         import ray
 
+        from tuner.hosts.on_ray.shared import find_host
         from tuner.hosts.ray.cluster import DEAD, GIVEN_TO_A_SERVICE, OF_A_SERVICE, not_started
 
         was_up = self._host is not None
         try:
+            if self._unreachable:  # Ray says the same of a host whose cluster has been replaced
+                self._unreachable = False
+                find_host(self._settings)  # raises an error in that case
             host = self._host or self._start_host()
             began = host.start.remote(serve=True, adopt=self._adopt, gone=self._gone)
             self._owner = ray.get(began, timeout=START_S)
@@ -105,6 +110,7 @@ class Link:
                 self._tell(up=self._owner, news=news, metrics=metrics)
             ray.get(death)
         except ray.exceptions.ActorUnavailableError as error:  # the host lives and drives on
+            self._unreachable = True
             self._tell_silent(error)
         except DEAD as error:
             if self._owner is not None:
