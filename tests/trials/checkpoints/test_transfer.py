@@ -106,3 +106,16 @@ async def test_a_deletion_that_a_node_does_not_carry_out_is_an_error_while_the_n
         return
     with pytest.raises(CheckpointUnreachable, match=r"1 checkpoint could not be deleted on node aaaaaaaa \(/disk/ckp"):
         await deletion
+
+
+async def test_a_deletion_that_is_given_up_is_not_carried_out_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial may use the checkpoint again meanwhile."""
+    silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    given_up: list[Any] = []
+    monkeypatch.setattr(transfer, "on_node", lambda node, function, *args: silent)
+    monkeypatch.setattr(transfer, "known_nodes", lambda: {NODES[0]: True})
+    monkeypatch.setattr(transfer, "_DELETE_S", -1.0)
+    monkeypatch.setattr(ray, "cancel", given_up.append)
+    with pytest.raises(CheckpointUnreachable):
+        await transfer.Deletions().delete("/disk/ckp", NODES[0])
+    assert given_up == [silent]

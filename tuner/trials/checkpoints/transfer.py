@@ -133,9 +133,12 @@ async def _delete_everywhere(uris: Sequence[str], node: str) -> None:
 
 
 async def _delete(uris: Sequence[str], node: str) -> None:
+    deleting = on_node(node, delete_all, uris)
     try:
-        await asyncio.wait_for(_answer(on_node(node, delete_all, uris)), _DELETE_S + len(uris))
+        await asyncio.wait_for(_answer(deleting), _DELETE_S + len(uris))
     except (ray.exceptions.RayError, TimeoutError) as error:
+        if isinstance(error, TimeoutError):  # the task must not run after a trial has decided to use the checkpoint again
+            ray.cancel(deleting)
         why = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         if (await asyncio.to_thread(known_nodes)).get(node, False):
             raise CheckpointUnreachable(
