@@ -137,8 +137,8 @@ async def _delete(uris: Sequence[str], node: str) -> None:
     try:
         await asyncio.wait_for(_answer(deleting), _DELETE_S + len(uris))
     except (ray.exceptions.RayError, TimeoutError) as error:
-        if isinstance(error, TimeoutError):  # the task must not run after a trial has decided to use the checkpoint again
-            ray.cancel(deleting)
+        if isinstance(error, TimeoutError):
+            ray.cancel(deleting)  # it must not run later: a trial may use the checkpoint again
         why = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         if (await asyncio.to_thread(known_nodes)).get(node, False):
             raise CheckpointUnreachable(
