@@ -12,9 +12,9 @@ import pytest
 import tuner
 from tests.store.examples import a_spec
 from tuner.domain.experiment import Scaling
-from tuner.errors import SpecError
+from tuner.errors import CheckpointError, SpecError
 from tuner.hosts.scripts import prestart
-from tuner.sdk import arguments, driving, executors
+from tuner.sdk import arguments, driving, executors, trial_result
 from tuner.sdk.executors import choose, may_be_local
 from tuner.trials.messages import lost
 from tuner.usercode.trainable import by_value
@@ -167,6 +167,8 @@ def test_ray_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPa
     assert executors._uses_ray(None) in (None, "the script has imported Ray")
     executors.start_forks({"num_workers": 1, "max_workers": None, "backend": "none", "use_gpu": False})
     assert arguments._room_for_data({"num_workers": 1}) is None
+    with pytest.raises(CheckpointError, match="not on this machine"):
+        trial_result._fetch("/disk/ckp", "a" * 56, "/there")
     assert by_value(lambda config: plain(config)).blob
     assert lost.lost_errors() == (lost.RankLost,)
     assert lost.unavailable_errors() == ()

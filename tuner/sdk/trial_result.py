@@ -204,7 +204,8 @@ def opened(info: CheckpointInfo, folder: str | None = None) -> Checkpoint:
 def _fetch(uri: str, node: str, target: str) -> None:
     """Download a checkpoint that is not on this machine. This needs a process that is connected to Ray."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    # another thread may be importing Ray just now
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
         raise CheckpointError(
             f"the checkpoint at {uri} is not on this machine but on the disk of node {node[:8]}, "
             "which can be read only from a process that is connected to that Ray cluster"
