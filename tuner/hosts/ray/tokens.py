@@ -98,7 +98,7 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Let Ray read these environment variables. Remove them after the `with` block; Ray goes on with what it has read."""
+    """Let Ray read these environment variables. Remove them after the `with` block; Ray keeps what it has read."""
     before = {name: os.environ.get(name) for name in values}
     os.environ |= values
     _read_again()

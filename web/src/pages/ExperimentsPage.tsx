@@ -153,7 +153,9 @@ export default function ExperimentsPage() {
     queryFn: ({ signal }) => api.experiments({ archived: "yes", page_size: 1 }, signal),
     enabled: none,
   });
-  if (none && !hidden.data?.items.length) return hidden.isPending ? null : <FirstExperiment />;
+  // The page stays until the answer is there: an element that is gone would take the focus with it.
+  const asking = none && hidden.isPending;
+  if (none && !asking && !hidden.data?.items.length) return <FirstExperiment />;
   return (
     <>
       <div className={classes.titleRow}>
@@ -202,8 +204,8 @@ export default function ExperimentsPage() {
       {query.isError && !query.data && (
         <ProblemBox error={query.error} what="list of experiments" retry={() => void query.refetch()} />
       )}
-      {query.isLoading && <Skeleton height={240} />}
-      {empty && (
+      {(query.isLoading || asking) && <Skeleton height={240} />}
+      {empty && !asking && (
         <Panel>
           {none
             ? "All experiments are archived."
