@@ -99,6 +99,11 @@ def begin_pending(store: Store, **summary: Any) -> ExperimentRecord:
     return made
 
 
+def headline_ends(text: str, made: ExperimentRecord) -> set[str]:
+    """Return what the lines about an experiment say last, after two spaces: what its trials wait for."""
+    return {line.rstrip().rpartition("  ")[2] for line in text.splitlines() if made.public_id in line}
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("counts", [{}, {"completed": 3}])
 def test_what_trials_wait_for_is_said_if_none_trains(
@@ -108,9 +113,7 @@ def test_what_trials_wait_for_is_said_if_none_trains(
     progress, out = shown(sqlite_store, made.public_id, terminal)
     with progress:
         pass
-    headlines = [line.rstrip() for line in out.getvalue().splitlines() if made.public_id in line]
-    assert headlines
-    assert all(line.endswith("  trial 0 waits for 2 workers with 1 GPU each") for line in headlines)
+    assert headline_ends(out.getvalue(), made) == {"trial 0 waits for 2 workers with 1 GPU each"}
 
 
 def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> None:
@@ -118,9 +121,7 @@ def test_workers_that_start_are_said_with_their_trial(sqlite_store: Store) -> No
     progress, out = shown(sqlite_store, made.public_id, True)
     with progress:
         pass
-    headlines = [line.rstrip() for line in out.getvalue().splitlines() if made.public_id in line]
-    assert headlines
-    assert all(line.endswith("  starting workers") for line in headlines)
+    assert headline_ends(out.getvalue(), made) == {"starting workers"}
     assert "starting workers: the limit on concurrent trials allows one more" in out.getvalue()
 
 
