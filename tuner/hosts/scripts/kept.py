@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +23,9 @@ from tuner.hosts.ray.fork_server import ForkServer
 from tuner.hosts.scripts import prestart
 from tuner.hosts.scripts.needs import of_database, of_workers
 from tuner.settings import Settings
+from tuner.trials.messages.rpc import ask
 
 _CLOSE_S = 20.0
-_AGAIN_S = 0.2  # seconds between two calls to a host that lives but could not be reached
 
 
 @dataclass(slots=True, eq=False)
@@ -177,23 +176,10 @@ def _here(kept: _Kept) -> bool:
 
 def _answers(host: Any) -> bool:
     try:
-        _call(host.start)
+        ask(host.start, patience_s=_CLOSE_S, in_time=True)
     except Exception:
         return False
     return True
-
-
-def _call(method: Any, *args: Any) -> None:
-    """Call a method of a host, and wait until it has returned. Repeat the call if the host lives but could not be reached."""
-    until = time.monotonic() + _CLOSE_S
-    while True:
-        try:
-            ray.get(method.remote(*args), timeout=max(0.0, until - time.monotonic()))
-            return
-        except ray.exceptions.ActorUnavailableError:
-            if time.monotonic() + _AGAIN_S >= until:
-                raise
-            time.sleep(_AGAIN_S)
 
 
 def _rests(kept: _Kept) -> bool:
@@ -203,7 +189,7 @@ def _rests(kept: _Kept) -> bool:
     """
     private = _private is not None and _private.connection == kept.connection
     try:
-        _call(kept.host.rest, private)
+        ask(kept.host.rest, private, patience_s=_CLOSE_S, in_time=True)
     except Exception:
         return False
     return True
@@ -214,7 +200,7 @@ def _end(kept: _Kept) -> None:
     if not _here(kept):
         return
     try:
-        _call(kept.host.close)
+        ask(kept.host.close, patience_s=_CLOSE_S, in_time=True)
     except Exception:
         pass
     finally:

@@ -50,17 +50,19 @@ class RayDriver:
         return ray.get(self.ask("object", segment_id, stored)[0])
 
 
-def ask(method: Any, *args: Any, patience_s: float = _PATIENCE_S) -> Any:
+def ask(method: Any, *args: Any, patience_s: float = _PATIENCE_S, in_time: bool = False) -> Any:
     """Call a method of an actor, and return its answer.
 
     If Ray cannot reach the actor, repeat the call for up to `patience_s` seconds, and then raise DriverSilent.
+
+    in_time: True if the answer, too, must come within these seconds. If it does not, raise Ray's GetTimeoutError.
     """
     import ray
 
     deadline, pause = time.monotonic() + patience_s, _FIRST_PAUSE_S
     while True:
         try:
-            return ray.get(method.remote(*args))
+            return ray.get(method.remote(*args), timeout=max(0.0, deadline - time.monotonic()) if in_time else None)
         except ray.exceptions.ActorUnavailableError as error:
             if time.monotonic() + pause > deadline:
                 raise DriverSilent(f"the driver cannot be reached: {error}") from error
