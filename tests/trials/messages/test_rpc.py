@@ -17,10 +17,12 @@ UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
 class Driver:
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked = list(answers), 0
+        self.timeouts: list[float | None] = []
         self.note = SimpleNamespace(remote=lambda *args: args)
 
-    def get(self, args: Any) -> Any:
+    def get(self, args: Any, timeout: float | None) -> Any:
         self.asked += 1
+        self.timeouts.append(timeout)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -38,6 +40,17 @@ def test_an_actor_that_is_out_of_reach_for_a_while_is_asked_again(monkeypatch: p
     monkeypatch.setattr(ray, "get", driver.get)
     assert ask(driver.note, "seg", 1) == ("done", ("seg", 1))
     assert driver.asked == 3
+    assert driver.timeouts == [None] * 3, "a driver may take long for an answer"
+
+
+def test_an_answer_that_must_come_in_time_has_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(UNAVAILABLE, "done")
+    monkeypatch.setattr(ray, "get", driver.get)
+    assert ask(driver.note, patience_s=20.0, in_time=True) == ("done", ())
+    first, second = driver.timeouts
+    assert first is not None
+    assert second is not None
+    assert 0 < second < first <= 20
 
 
 @pytest.mark.usefixtures("no_sleep")
