@@ -194,7 +194,7 @@ def _is_open(address: str) -> bool:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Drop what this process writes to its standard error within a `with` block, also from C++."""
-    with _silencing:  # else one thread would keep the /dev/null of another, and leave it in place for ever
+    with _silencing:  # else one thread would keep the /dev/null of another, and leave it in place forever
         kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
         os.close(null)
