@@ -76,7 +76,7 @@ def change(
         ),
     ],
 ) -> None:
-    """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
+    """Change the name, notes, tags, num_samples, limits or search space of an experiment, even while it runs."""
     from tuner.cli.service import experiments
 
     print(printable(experiments.change(command_settings(), experiment, changes)))

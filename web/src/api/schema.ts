@@ -881,7 +881,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Retry a failed trial: a new trial with its configuration starts from its newest checkpoint. */
+        /** Retry a failed trial: start a new trial with its configuration from its newest checkpoint. */
         post: operations["trials_retry"];
         delete?: never;
         options?: never;
@@ -1289,7 +1289,7 @@ export interface components {
             next_milestone: number | null;
             /**
              * Wanted
-             * @description the verdict that the next report will get, as far as it is known already
+             * @description the verdict that the next report will get, if it is known already
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
@@ -3180,7 +3180,7 @@ export interface components {
         Heartbeat: {
             /**
              * Wanted
-             * @description the verdict that the next report will get, as far as it is known already; stop: report or release soon
+             * @description the verdict that the next report will get, if it is known already; stop: report or release soon
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";

@@ -85,7 +85,7 @@ export function earlyWords(
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
   if (isBred(experiment))
-    return "Trials may change these parameters while they train. Shown are the last values; a trial may have had others when it reported its best value.";
+    return "Trials may change these parameters while they train. The plots show the last values; a trial may have had others when it reported its best value.";
   const { counts, trials } = experiment;
   const early = EARLY.filter((state) => counts[state] > 0);
   const count = early.reduce((sum, state) => sum + counts[state], 0);
