@@ -72,7 +72,7 @@ def create_study(
                     break
             trial.tell()
 
-    A study has the same schedulers, searchers, decision log and web page as `tuner.run`, and does not need Ray. It is stored in
+    A study has the same schedulers, searchers, decision log and web UI as `tuner.run`, and does not need Ray. It is stored in
     this home's database: after a restart of the process, the same call continues the study.
 
     Args:
