@@ -146,7 +146,7 @@ def create_study(
         if _is_driven_here(record):
             raise Conflict(
                 f"this process drives the study {name!r} ({record.public_id}) already: call close() on the object that "
-                "tuner.create_study has returned before, such as study.close(), or go on with that object"
+                "tuner.create_study has returned before, such as study.close(), or continue with that object"
             )
         return Study(store, record)
     except BaseException:

@@ -4235,7 +4235,7 @@ export interface components {
         };
         /**
          * Runs
-         * @description The runs of the best configuration, after repeats (`limits.repeats`), and what is expected of the others.
+         * @description The runs of the best configuration, after repeats (`limits.repeats`), and the expected values of the others.
          */
         Runs: {
             /**
@@ -4274,7 +4274,7 @@ export interface components {
              * @default []
              */
             repeated: components["schemas"]["Repeated"][];
-            /** @description what is expected of the configurations with a single run; null in old experiments */
+            /** @description the expected value of each configuration with a single run; null in old experiments */
             single: components["schemas"]["Single"] | null;
             /**
              * Dropped
@@ -4644,7 +4644,7 @@ export interface components {
         Single: {
             /**
              * Middle
-             * @description what is expected of a configuration without a run
+             * @description the expected value of a configuration without a run
              */
             middle: number | null;
             /**
