@@ -281,7 +281,7 @@ def test_a_column_of_a_trial(copy: Path) -> None:
         config.set_main_option("script_location", str(migrate.scripts()))
         assert ScriptDirectory.from_config(config).get_heads() == [migrate.head()]
         engine = connect("sqlite:///one.db")
-        with engine.begin() as connection:  # also with trials in it
+        with engine.begin() as connection:  # even with trials in it
             config.attributes["connection"] = connection
             command.downgrade(config, "-1")
         engine.dispose()

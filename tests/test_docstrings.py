@@ -11,7 +11,7 @@ FRAGMENT = re.compile(r"(What|Who|How|Where|Whether|When|Which|Why|That|As|If|Th
 OPENING = re.compile(rf"""['"]\s*{FRAGMENT.pattern}""")
 """A string that may be such a docstring. Most files have none, and need not be parsed."""
 
-FOREIGN = re.compile(r"\b(goes on|went on|lets? go of|of which the|cannot be had|just now)\b")
+FOREIGN = re.compile(r"\b(goes on|went on|lets? go of|of which the|cannot be had|just now|also (?:if|while|after))\b")
 """Phrases that read as translated, in docstrings and messages alike."""
 FOREIGN_ACROSS = re.compile(FOREIGN.pattern.replace(" ", r"""[\s"'f\\n]+"""))
 """These phrases in a source, where they may be broken into lines and strings. Most files have none, and need not be parsed."""
@@ -56,4 +56,4 @@ def test_a_foreign_phrase_is_noticed() -> None:
 def test_no_docstring_or_message_has_a_foreign_phrase() -> None:
     files = sorted((ROOT / "tuner").rglob("*.py"))
     found = {str(path.relative_to(ROOT)): lines for path in files if (lines := foreign(path.read_text()))}
-    assert found == {}, 'use the usual word: "continues", "releases", "at the moment"'
+    assert found == {}, 'use the usual word: "continues", "releases", "at the moment", "even if"'

@@ -128,7 +128,7 @@ def unreadable(what: str, kind: str) -> NewerLog:
     """Return the error for an entry of an experiment's log that this version of tuner does not know."""
     return NewerLog(
         f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since a newer version has "
-        "written it. Nothing is lost: use that version, or a newer one, to go on with the experiment"
+        "written it. Nothing is lost: use that version, or a newer one, to continue the experiment"
     )
 
 

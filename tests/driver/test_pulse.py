@@ -39,7 +39,7 @@ class Clock:
         assert self.waits.acquire(timeout=10)
 
     def end(self, ours: Pulse) -> None:
-        """End the thread before the test ends: it would go on with the real event, for ever."""
+        """End the thread before the test ends: it would go on with the real event, forever."""
         self.over = True
         self.goes_on.release()
         assert ours._thread is not None

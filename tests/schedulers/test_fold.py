@@ -86,7 +86,7 @@ def test_a_new_driver_brings_the_search_to_its_end(
     bare: float,
     data: st.DataObject,
 ) -> None:
-    """Whatever ran is lost and begins again from its newest checkpoint; nobody waits for ever."""
+    """Whatever ran is lost and begins again from its newest checkpoint; nobody waits forever."""
     options: dict[str, Any] = {"num_samples": num_samples, "slots": slots, "stop": stop, "bare": bare}
     drive = Drive(scheduler, seed, **options, stride=5).run()
     if not drive.moments:

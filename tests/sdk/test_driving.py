@@ -153,7 +153,7 @@ def left(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_search_whose_other_driver_dies_is_continued(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    """The script waited for ever."""
+    """The script waited forever."""
     answers: list[Future[str]] = [Future(), Future()]
     answers[0].set_exception(LostLease("taken"))
     answers[1].set_result("completed")

@@ -1,4 +1,4 @@
-"""Test what every searcher promises: the same trials give the same suggestion, also after a restart; values stay in the space."""
+"""Test what every searcher promises: the same trials give the same suggestion, even after a restart; values stay in the space."""
 
 from __future__ import annotations
 

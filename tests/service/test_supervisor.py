@@ -253,7 +253,7 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
 def test_the_link_ends_if_its_driver_was_lost_with_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]]
 ) -> None:
-    """The link called that driver for ever, since Ray says that such a driver cannot be reached. No new one was started."""
+    """The link called that driver forever, since Ray says that such a driver cannot be reached. No new one was started."""
 
     def get(ref: Any, timeout: float | None = None) -> Any:
         if isinstance(ref, int) or not replaced:

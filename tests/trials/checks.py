@@ -27,7 +27,10 @@ def pid_of(bench: Bench | LocalBench, launch: Launch) -> int:
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def until(happened: Callable[[], Any], seconds: float = 60) -> None:

@@ -58,6 +58,6 @@ def _id(here: Context, called: str) -> str:
 
 
 def _meant(store: Store, called: str) -> str:
-    """Return the name with its slashes decoded, unless an experiment has exactly the name as it is."""
+    """Return the name with its slashes decoded, or unchanged if an experiment has exactly that name."""
     decoded = with_slashes(called)
     return called if decoded == called or store.experiments.named(called) else decoded

@@ -1,4 +1,4 @@
-"""Get the path of a request without the prefix, keep encoded slashes in it, and suggest the likely path for a wrong one."""
+"""Paths of requests: remove the prefix, keep encoded slashes, and suggest the path that was probably meant."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ class AsyncClient:
         """Yield server-sent events, beginning after the event_seq `after`, indefinitely.
 
         If the connection is lost, reconnect and continue after the last event that was received. If a backup without that event
-        has been restored meanwhile, the events begin again.
+        has been restored in the meantime, the events begin again.
         """
         attempts = Attempts(True, self._patience_s, self._reached)
         last: dict[str, str] = {}
@@ -565,7 +565,7 @@ class AsyncExperimentHandle:
         return read(schemas.SpecCopy, await self._get("/spec"))
 
     async def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
-        """Change the name, notes, tags, num_samples, limits or search space of the experiment, also while it runs.
+        """Change the name, notes, tags, num_samples, limits or search space of the experiment, even while it runs.
 
         Args:
             etag: the ETag with which the experiment was read. If it has been changed since then, raise Conflict and change
@@ -780,7 +780,7 @@ class AsyncExperimentHandle:
     async def events(self, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Yield the entries of the experiment's log, by default all, until it has ended.
 
-        If a backup that lacks the last of them has been restored meanwhile, the entries begin again.
+        If a backup that lacks the last of them has been restored in the meantime, the entries begin again.
 
         after: yield only entries after this event_seq.
         """

@@ -402,7 +402,7 @@ class Client:
         """Yield server-sent events, beginning after the event_seq `after`, indefinitely.
 
         If the connection is lost, reconnect and continue after the last event that was received. If a backup without that event
-        has been restored meanwhile, the events begin again.
+        has been restored in the meantime, the events begin again.
         """
         attempts = Attempts(True, self._patience_s, self._reached)
         last: dict[str, str] = {}
@@ -560,7 +560,7 @@ class ExperimentHandle:
         return read(schemas.SpecCopy, self._get("/spec"))
 
     def change(self, *, etag: str | None = None, **changes: Any) -> schemas.Experiment:
-        """Change the name, notes, tags, num_samples, limits or search space of the experiment, also while it runs.
+        """Change the name, notes, tags, num_samples, limits or search space of the experiment, even while it runs.
 
         Args:
             etag: the ETag with which the experiment was read. If it has been changed since then, raise Conflict and change
@@ -773,7 +773,7 @@ class ExperimentHandle:
     def events(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the entries of the experiment's log, by default all, until it has ended.
 
-        If a backup that lacks the last of them has been restored meanwhile, the entries begin again.
+        If a backup that lacks the last of them has been restored in the meantime, the entries begin again.
 
         after: yield only entries after this event_seq.
         """

@@ -159,8 +159,8 @@ def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str 
 def _constraints(spec: Spec, scheduler: Scheduler, searcher: Searcher) -> tuple[MetricConstraint, ...]:
     """Return the searcher's constraints on metrics, by which the scheduler ranks trials, too.
 
-    There are none for a scheduler by objective that the version before started: it made the decisions in the log without them,
-    and a scheduler with another rule cannot follow those.
+    Return none if the previous version of tuner started the experiment with a scheduler that ranks by objective. That scheduler
+    made the decisions in the log without the constraints, and one that ranks by them could not follow this log.
     """
     before = spec.resolved and "constraints_rank" not in spec.resolved and scheduler.TYPE in BY_OBJECTIVE
     return () if before else tuple(searcher.metric_constraints())

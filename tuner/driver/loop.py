@@ -151,7 +151,7 @@ class ExperimentLoop:
         """Queue ClockJumped if the wall clock has jumped since the last comparison.
 
         The monotonic clock does not run while the machine is suspended, so a suspend is a jump, too. If only the process was
-        stopped, for example by SIGSTOP or `docker pause`, both clocks ran on, but that counts as a jump all the same.
+        stopped, for example by SIGSTOP or `docker pause`, both clocks kept running, but that counts as a jump, too.
         """
         (start, before), (now, steady) = self._clocks, (time.time(), time.monotonic())
         self._clocks = (now, steady)

@@ -100,7 +100,7 @@ def parts_explained(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _option_of_a_part(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a hint that says how to pass an option of the scheduler or searcher among the arguments; "" if it is none."""
+    """Return a hint on how to pass `name` if it is an option of the scheduler or searcher in `arguments`; otherwise ""."""
     from tuner.schedulers import class_of as scheduler_class
     from tuner.search import class_of as searcher_class
 

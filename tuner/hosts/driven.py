@@ -280,7 +280,7 @@ class HostGroups:
 
     async def interrupt(self, segment: SegmentRef, why: Interruption) -> None:
         if (found := self._found.get(segment)) is not None:
-            await found.wait()  # the executor does not know the segment before
+            await found.wait()  # until then, the executor does not know the segment
         # once the GPU hours are used up, the segment must not even wait for a last checkpoint
         hard = why == "stop" and self._core.experiment.capped
         await self._host.executors.groups_of(self.record.spec).interrupt(self._name(segment), "cancel" if hard else why)

@@ -123,7 +123,7 @@ class Driving:
                         await self._host.writer.write(self._host.store.drivers.renew, key, epoch, lease_s, time.time())
                     except LostLease as error:
                         if self.claimed.get(key) != epoch:
-                            continue  # the lease was released meanwhile
+                            continue  # the lease was released in the meantime
                         log.warning("%s", error)
                         if (task := self.tasks.get(key)) is not None:
                             self._lost[key] = error

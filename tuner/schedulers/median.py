@@ -242,7 +242,7 @@ class MedianStoppingRule(Scheduler):
         for trial in paused:
             if trial not in self.state.set_aside:
                 return Resume(
-                    trial=trial, reason="resumed: it was paused to let other trials run, and it is next in turn"
+                    trial=trial, reason="resumed: it was paused to let other trials run, and it is next in line"
                 )
         if paused:
             reason = "resumed: no new trial may be started, so a trial that was set aside continues"

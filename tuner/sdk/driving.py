@@ -33,9 +33,9 @@ SLOW_START_S = 60.0
 UNREACHABLE_S = 30.0
 """Seconds for which a call to a driver on Ray is repeated, if its process lives but cannot be reached."""
 UNDRIVEN_S = 10.0
-"""Seconds without a driver after which a script no longer waits for another one to continue the experiment that it follows."""
+"""Seconds after which a script that follows an experiment stops waiting for a new driver."""
 UNSERVED_S = 120.0
-"""Seconds without a driver after which it no longer waits for a service, which may only be restarting."""
+"""Takes the place of `UNDRIVEN_S` if a service drives the experiment, since the service may only be restarting."""
 
 
 def drive_here(
@@ -289,7 +289,7 @@ def _wait(host: Any, experiment_id: str, progress: Progress, interrupts: Interru
                 _got(done)
                 return
             except ray.exceptions.ActorUnavailableError:
-                # The driver lives and drives on, but this call or its answer was lost.
+                # The driver is alive and keeps driving, but this call or its answer was lost.
                 now = time.monotonic()
                 if unreachable_since is None or now - begun >= UNREACHABLE_S:  # this call had reached the driver
                     unreachable_since = now

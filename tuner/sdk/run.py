@@ -407,7 +407,7 @@ def _add(
 ) -> Result:
     """Run more trials of an experiment in this home. If a running service drives the experiment, only follow it.
 
-    The trials of a study are only asked for, because the script that calls `tuner.create_study` runs them.
+    For a study, only request the trials, because the script that calls `tuner.create_study` runs them.
     """
     settings = Settings.from_env()
     with _store(settings) as store:

@@ -72,7 +72,7 @@ def create_study(
                     break
             trial.tell()
 
-    A study has the same schedulers, searchers, decision log and web page as `tuner.run`, and does not need Ray. It is stored in
+    A study has the same schedulers, searchers, decision log and web UI as `tuner.run`, and does not need Ray. It is stored in
     this home's database: after a restart of the process, the same call continues the study.
 
     Args:
@@ -146,7 +146,7 @@ def create_study(
         if _is_driven_here(record):
             raise Conflict(
                 f"this process drives the study {name!r} ({record.public_id}) already: call close() on the object that "
-                "tuner.create_study has returned before, such as study.close(), or go on with that object"
+                "tuner.create_study has returned before, such as study.close(), or continue with that object"
             )
         return Study(store, record)
     except BaseException:

@@ -229,7 +229,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _inner(searcher: Any) -> Any:
-    """Return the searcher inside a ConcurrencyLimiter, also if that is in a Repeater.
+    """Return the searcher inside a ConcurrencyLimiter, even if the limiter is itself in a Repeater.
 
     The experiment limits how many trials run at once. A limiter proposes nothing at its limit, which would end the search.
     """

@@ -103,7 +103,7 @@ class Parameter:
         return self.labels[self.index(value)]
 
     def describe(self) -> dict[str, Any]:
-        """Return, as JSON, the data from which the web page draws this parameter's axis."""
+        """Return, as JSON, the data from which the web UI draws this parameter's axis."""
         about: dict[str, Any] = {"path": self.path, "type": self.type, "kind": self.kind}
         match self.kind:
             case "choice":

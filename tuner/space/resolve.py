@@ -24,7 +24,7 @@ class Unresolved(Exception):
 
 
 class View(dict[str, Any]):
-    """The configuration as a function passed to `sample_from` sees it: keys are also attributes, and ``config`` is the view."""
+    """The configuration that a function passed to `sample_from` gets. Keys are also attributes; ``config`` is the view itself."""
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)

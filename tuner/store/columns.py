@@ -184,7 +184,7 @@ class Columns:
         self._orders: dict[str, NDArray[np.intp]] = {}
         self._objectives: list[tuple[str, str]] = []  # the metric and the mode of each objective
         self._kept_fronts = Fronts()
-        self.expected: Expected | None = None  # what is expected of the trials; None before the first repeat
+        self.expected: Expected | None = None  # the expected values of the trials; None before the first repeat
 
     def __len__(self) -> int:
         return len(self._positions)

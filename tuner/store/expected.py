@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 class Expected:
     """The model of `best.runs`, which the page has too (`web/src/curves/expected.ts`).
 
-    middle: what is expected of a configuration without a run.
+    middle: the expected value of a configuration without a run.
     weight: how much a single run counts, from 0 to 1.
     several: trial -> the expected value of its configuration, for the configurations with several runs.
     dropped: the first runs of the configurations that do not lead, because a repeat failed, diverged or violated the constraints.

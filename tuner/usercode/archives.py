@@ -122,7 +122,7 @@ def local_modules(blob: bytes | None, names: Iterable[str] = ()) -> dict[str, Pa
         files = _own_files(name, name in imported)
         found |= files
         used = {used for path in files.values() if path.suffix == ".py" for used in imports_of(path)}
-        known -= used - imported  # as a mere text, the name of a folder was no reason to send it
+        known -= used - imported  # only mentioned as text, the name of a folder was not a reason to send it
         imported |= used
         waiting += used
     return found

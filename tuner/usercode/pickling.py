@@ -20,7 +20,7 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
     References to objects in Ray's object store are pickled with Ray, because `ray.get` would otherwise wait forever in the
     other process. Such a reference is valid while the process that created it is alive. A lazy module, such as
     `optuna.integration`, has a module class of its own; the process that unpickles it imports it again by name. What a script
-    defines is pickled by value also in a process that multiprocessing has spawned, since others cannot import its module there.
+    defines is pickled by value, even in a process that multiprocessing has spawned, since others cannot import its module there.
     """
     import cloudpickle
 
@@ -29,7 +29,7 @@ def dumps(value: Any, protocol: int | None = None) -> bytes:
         cloudpickle.register_pickle_by_value(script)
 
     ray: Any = sys.modules.get("ray")
-    reference: Any = getattr(ray, "ObjectRef", None)  # None also while another thread is importing Ray
+    reference: Any = getattr(ray, "ObjectRef", None)  # None even while another thread is importing Ray
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, part: Any) -> Any:

@@ -106,7 +106,7 @@ function DownBanner() {
   const cache = client.getQueryCache();
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
-    // It asks each query, since the error that one has now may be gone at the next look.
+    // Look at every query, not only until one has no answer: `hasNoAnswer` notes errors that may be gone at the next look.
     () => cache.getAll().filter(hasNoAnswer).length > 0,
   );
   const retry = useCallback(
@@ -193,7 +193,8 @@ const failing = new WeakMap<Query, { since: number; alone: number }>();
 
 /**
  * Return why a part of the page gets no newer data, if the service has answered other requests since then; undefined if all is
- * well or if it answers none. A service that comes back answers one request first, so one without an answer has to fail again.
+ * well or if it answers none. A service that comes back answers some requests before others, so a request without an answer has
+ * to fail once more.
  */
 function partOf(queries: readonly Query[]): string | undefined {
   const failed = queries.filter((query) => {

@@ -157,7 +157,7 @@ export function readable(params: Params, labels: Labels): Params {
   };
 }
 
-/** The label, which may be null, or the value itself if it is no index. */
+/** The label, which may be null, or the value itself if it is not an index. */
 function labelOf(labels: readonly unknown[], value: unknown): unknown {
   return typeof value === "number" && value in labels ? labels[value] : value;
 }

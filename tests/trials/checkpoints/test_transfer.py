@@ -92,7 +92,7 @@ async def test_nodes_that_cannot_be_listed_are_an_error_of_each_deletion(monkeyp
 async def test_a_deletion_that_a_node_does_not_carry_out_is_an_error_while_the_node_is_alive(
     alive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database said that the checkpoint was deleted, and its files stayed on the node's disk for ever."""
+    """The database said that the checkpoint was deleted, and its files stayed on the node's disk forever."""
     living = iter([True, alive])
 
     async def lost() -> None:

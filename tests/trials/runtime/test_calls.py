@@ -197,7 +197,7 @@ def test_calls_that_the_rank_had_not_read_when_the_line_broke_are_sent_through_r
 
 @pytest.mark.parametrize("what", ["call", "answer"])
 def test_a_call_that_ray_loses_is_repeated_and_runs_once(what: str) -> None:
-    """The calls after a lost one waited for it for ever: the next trial of the group was said to hang in the user's code."""
+    """The calls after a lost one waited for it forever: the next trial of the group was said to hang in the user's code."""
 
     async def main() -> None:
         rank = Rank()

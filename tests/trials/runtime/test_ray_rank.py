@@ -35,7 +35,7 @@ def test_only_connections_to_the_node_are_found_and_no_descriptor_is_left(tmp_pa
 
 @pytest.mark.ray
 def test_a_call_that_comes_again_after_later_ones_does_not_wait_for_them(local_ray: None) -> None:
-    """A clean-up that Ray had lost was repeated, and waited for ever behind the call that prepared the next trial."""
+    """A clean-up that Ray had lost was repeated, and waited forever behind the call that prepared the next trial."""
     actor = ray.remote(concurrency_groups=GROUPS, num_cpus=0)(RayRank).remote(None, False)
     try:
         ray.get(actor.hello.remote(False), timeout=60)

@@ -66,12 +66,12 @@ class Repeated(Model):
 class Single(Model):
     """The expected value of a configuration with a single run: middle + weight * (value - middle)."""
 
-    middle: Annotated[Number, Field(description="what is expected of a configuration without a run")]
+    middle: Annotated[Number, Field(description="the expected value of a configuration without a run")]
     weight: Annotated[Number, Field(description="how much a single run counts, from 0 to 1")]
 
 
 class Runs(Model):
-    """The runs of the best configuration, after repeats (`limits.repeats`), and what is expected of the others."""
+    """The runs of the best configuration, after repeats (`limits.repeats`), and the expected values of the others."""
 
     trials: Annotated[list[int], Field(description="the numbers of the trials, the first run first")]
     values: Annotated[list[Number], Field(description="the value of each of these trials")]
@@ -93,7 +93,7 @@ class Runs(Model):
     ] = []  # noqa: RUF012 - pydantic copies it
     single: Annotated[
         Single | None,
-        Field(description="what is expected of the configurations with a single run; null in old experiments"),
+        Field(description="the expected value of each configuration with a single run; null in old experiments"),
     ] = None
     dropped: Annotated[
         list[int],

@@ -13,11 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from tuner.store.records import About
 
 T = TypeVar("T")
-
-
 Json = dict[str, Any]
-
-
 Number = float | None
 
 

@@ -76,7 +76,7 @@ def change(
         ),
     ],
 ) -> None:
-    """Change the name, notes, tags, num_samples, limits or search space of an experiment, also while it runs."""
+    """Change the name, notes, tags, num_samples, limits or search space of an experiment, even while it runs."""
     from tuner.cli.service import experiments
 
     print(printable(experiments.change(command_settings(), experiment, changes)))
@@ -139,13 +139,13 @@ def list_experiments(
     as_json: JsonLines = False,
 ) -> None:
     """List the experiments of this home, or of the service if TUNER_ADDRESS is set, newest first."""
-    from tuner.cli.home import explain
+    from tuner.cli.home import listing
     from tuner.cli.service import experiments
 
     if ids and as_json:
         raise SpecError("use either --ids or --json")
     settings = command_settings()
-    wanted: explain.Filters = {
+    wanted: listing.Filters = {
         "state": state,
         "name": name,
         "tags": tag or (),
@@ -157,10 +157,10 @@ def list_experiments(
             print(row["id"] if ids else dumps(row))
         return
     if settings.address is None:
-        lines = explain.experiments(settings, wanted, limit or SHOWN)
+        lines = listing.experiments(settings, wanted, limit or SHOWN)
     else:
         with experiments.connected(settings, settings.address) as client:
-            lines = explain.table(experiments.listed(client, wanted, limit or SHOWN))
+            lines = listing.table(experiments.listed(client, wanted, limit or SHOWN))
     for line in lines:
         print(printable(line))
 

@@ -86,7 +86,7 @@ def serve_model(
     """Serve the best model of an experiment over HTTP until Ctrl-C.
 
     The routes are POST /predict, GET /info, GET /healthz and POST /rollout, which loads a better model if the experiment has
-    found one meanwhile.
+    found one in the meantime.
     """
     from tuner.cli import serving
 

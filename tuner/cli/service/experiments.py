@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tuner.cli.home.explain import Filters, Listed
+from tuner.cli.home.listing import Filters, Listed
 from tuner.cli.json_text import dumps
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState

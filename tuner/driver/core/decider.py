@@ -222,7 +222,7 @@ class Decider:
     def _after_suggestion(self, event: e.Suggested) -> Iterator[Decision]:
         """Start a trial with the proposed configuration.
 
-        If users have enqueued trials or the search space has changed meanwhile, discard the proposal; the searcher will
+        If users have enqueued trials or the search space has changed in the meantime, discard the proposal; the searcher will
         propose another one.
         """
         (asked, self._asked), (outdated, self._outdated) = (self._asked, None), (self._outdated, False)

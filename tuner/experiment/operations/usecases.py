@@ -527,7 +527,7 @@ def next_step(record: ExperimentRecord) -> str:
     what = "has not started: the script that created it" if not record.driver_epoch else "has no driver: its script"
     return (
         f"{record.public_id} ({record.name}) {what} has ended. `tuner resume {record.public_id}` continues it, and so does "
-        "the resume button of the page; `tuner serve --adopt` continues all such experiments by itself"
+        "the resume button of the page; `tuner serve --adopt` continues all such experiments automatically"
     )
 
 

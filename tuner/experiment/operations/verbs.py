@@ -178,14 +178,14 @@ TRIAL_VERBS: dict[Command, Verb] = {
         ),
         Verb(
             name="retry",
-            summary="Retry a failed trial: a new trial with its configuration starts from its newest checkpoint.",
+            summary="Retry a failed trial: start a new trial with its configuration from its newest checkpoint.",
             past="retried",
             done=frozenset(),
             refused=frozenset(state for state in TrialState if state is not TrialState.FAILED),
             button=Button(
                 effect=(
-                    "A new trial with its parameters starts from its newest checkpoint, or from the beginning if it has none. "
-                    "An experiment that has ended runs again for it."
+                    "A new trial gets its parameters, and starts from its newest checkpoint, or from the beginning if there is "
+                    "none. An experiment that has ended runs again."
                 ),
                 keep="Leave it",
                 final=False,

@@ -240,7 +240,7 @@ def _resolved(spec: Spec, space: Space, parts: Parts, given: bool, errors: Error
     except SpecError as error:
         errors += [one for one in error.errors if field_of(one[0]) not in neutral]
         return {}
-    # Only new experiments are refused: a search of an earlier version goes on with a part of the grid.
+    # Only new experiments are refused: a search of an earlier version continues with a part of the grid.
     if searcher.TYPE == "define_by_run" and (grids := [p.path for p in space.parameters if p.grid]):
         message = (
             f"define_by_run cannot run a grid ({', '.join(grids)}): use choice instead of grid_search; an objective that "

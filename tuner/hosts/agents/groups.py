@@ -43,7 +43,7 @@ _END_S = 0.002
 
 _URGENT = ("stop", "cancel")
 _ENDS = ("complete", "fail", "release")
-_BUNDLE = {"agent": 1.0}  # the resources of a segment that the API shows; it holds none of the cluster
+_BUNDLE = {"agent": 1.0}  # the resources that the API shows for a segment, which holds none of the cluster's
 _WAITS = "waits for an agent: run `tuner agent`, or a program of your own, on any machine"
 
 

@@ -109,7 +109,7 @@ class Link:
                 news, metrics = ray.get([host.news.remote(), host.metrics.remote()], timeout=START_S)
                 self._tell(up=self._owner, news=news, metrics=metrics)
             ray.get(death)
-        except ray.exceptions.ActorUnavailableError as error:  # the host lives and drives on
+        except ray.exceptions.ActorUnavailableError as error:  # the host is alive and keeps driving
             self._unreachable = True
             self._tell_silent(error)
         except DEAD as error:

@@ -251,7 +251,7 @@ class _Server:
 
 
 def _waits(client: socket.socket) -> bool:
-    """Return whether the client still waits for the answer. It may have started the worker itself meanwhile."""
+    """Return whether the client still waits for the answer. It may have started the worker itself in the meantime."""
     readable, _, _ = select.select([client], [], [], 0)
     return not readable  # the client sends nothing more: its socket is readable only once it has closed the connection
 

@@ -40,7 +40,7 @@ def users_token() -> str | None:
         return TOKEN
     if path := os.environ.get(TOKEN_PATH):
         return f"{TOKEN_PATH}={path}" if os.path.isfile(path) else None
-    return str(_default()) if os.path.isfile(_default()) else None  # False also if this user may not look
+    return str(_default()) if os.path.isfile(_default()) else None  # also False if this user may not look
 
 
 def begin_private() -> None:
@@ -193,8 +193,8 @@ def _is_open(address: str) -> bool:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Drop what this process writes to its standard error within a `with` block, also from C++."""
-    with _silencing:  # else one thread would keep the /dev/null of another, and leave it in place for ever
+    """Drop what this process, including its C++ code, writes to its standard error within a `with` block."""
+    with _silencing:  # else one thread would keep the /dev/null of another, and leave it in place forever
         kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
         os.close(null)

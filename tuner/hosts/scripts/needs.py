@@ -17,7 +17,7 @@ OF_LIBRARIES = frozenset(
         "TPU_ML_PLATFORM",  # TensorFlow, JAX
     }
 )
-"""Environment variables that libraries set on import, also in workers. Workers can be reused even if these have changed."""
+"""Environment variables that libraries set on import, even in workers. Workers can be reused although these have changed."""
 
 
 def of_workers() -> tuple[Any, ...]:

@@ -100,7 +100,7 @@ class Room:
             except Exception as error:  # Ray may not answer for a moment
                 log.debug("Ray did not say which nodes there are: %s", error)
                 return
-            if self._named.get(name) is not driven:  # it has ended meanwhile
+            if self._named.get(name) is not driven:  # it has ended in the meantime
                 continue
             before, driven.slots = driven.slots, slots
             if slots is not None and slots == before != driven.core.experiment.room:

@@ -18,7 +18,7 @@ from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
 
 OWN = ("event_seq", "training_iteration", "timestamp", "trial_id", "config")
-"""The fields of a result that are no metrics. A metric with such a name is called ``metrics/NAME`` there."""
+"""The fields of a result that are not metrics. A metric with such a name is called ``metrics/NAME`` there."""
 OWNER = "experiment.txt"
 """The file in a folder of logs that has the id of the experiment whose trials are there."""
 

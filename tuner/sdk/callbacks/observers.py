@@ -414,7 +414,7 @@ def checked(callbacks: Any) -> list[Any]:
 
 
 def never_called(kind: type) -> list[str]:
-    """Return the methods of a user's class that are named as those of a callback, but are none.
+    """Return the methods of a user's class whose names look like those of a callback, although no callback has them.
 
     Names of other kinds are left alone: a callback may also be one of Lightning's, which has `on_train_start` and so on.
     """

@@ -108,7 +108,7 @@ def _in_ms(time: float | None) -> int | None:
 def _allowed(name: str) -> str:
     """Replace what MLflow refuses in a name. If one name is refused, MLflow stores no metric of the report.
 
-    It also refuses names that are no normal relative paths, such as ``/loss`` and ``loss//train``, and names that are longer
+    It also refuses names that are not normal relative paths, such as ``/loss`` and ``loss//train``, and names that are longer
     than 250 characters.
     """
     parts = re.sub(r"[^\w./: -]", "_", name)[:LONGEST].split("/")

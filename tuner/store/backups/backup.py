@@ -148,7 +148,7 @@ def _fill(
         if status == sqlite3.SQLITE_OK and check_locked is not None:
             check_locked()
             check_locked = None
-        # By itself, `Connection.backup` would try again for ever.
+        # By itself, `Connection.backup` would try again forever.
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() >= until:
             raise StoreError("another process uses the database: stop all services and searches first")
 

@@ -472,7 +472,7 @@ def _placed(
 ) -> Placed | None:
     """Read the wanted reports that have a position on the axis.
 
-    Return None if there are too many such reports to read one by one, and also if every report has a position. The caller then
+    Return None if there are too many such reports to read one by one, or if every report has a position. The caller then
     chooses the points from the buckets, and looks up the positions of these points only.
     """
     query, keys = _STEPPED, [key]

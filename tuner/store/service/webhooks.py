@@ -347,7 +347,7 @@ class Webhooks:
     def _collect(self, now: float, *, advance: bool = False, deleted: int = 0) -> list[_Changed]:
         """Add deliveries for the events since the cursors, and return the experiments that had changed.
 
-        advance: move every cursor, also where there is nothing to send.
+        advance: move every cursor, even if there is nothing to send.
         """
         with self._database.cursor() as (cursor, connection):
             # Read in one transaction, so that a webhook that is created in the meantime is told of what happens afterwards.

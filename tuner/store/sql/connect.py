@@ -52,7 +52,7 @@ _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransact
 """Temporary errors: a lost connection, a lock, a full disk (including PostgreSQL's 53100), a server that became a standby."""
 
 _LASTING = ("no such table", "no such column", "malformed JSON", "ProgramLimitExceeded")
-"""Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for what is too large."""
+"""Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for values that are too large."""
 
 _PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
 

@@ -175,7 +175,7 @@ def _telling() -> Iterator[Callable[[str], None]]:
 
 
 def _create(engine: Engine) -> bool:
-    """Create the tables in an empty SQLite file. Return False if it is none, or if `sqlite.sql` is of another revision."""
+    """Create the tables in an empty SQLite file. Return False for any other database, or if `sqlite.sql` has another revision."""
     if engine.dialect.name != "sqlite" or not (script := scripts() / "sqlite.sql").is_file():
         return False
     *statements, stamp = script.read_text(encoding="utf-8").strip().split(";\n\n")

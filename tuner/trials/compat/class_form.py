@@ -88,7 +88,7 @@ class ClassForm:
 
         while True:
             metrics = dict(steps.step())
-            done = bool(metrics.pop("done", False))  # a comparison of NumPy or torch is no bool
+            done = bool(metrics.pop("done", False))  # a comparison of NumPy or torch values does not return a bool
             asked = bool(metrics.pop("should_checkpoint", False))
             if not steps.saves:
                 here.report(metrics)

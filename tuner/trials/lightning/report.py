@@ -264,6 +264,7 @@ class ReportCallback(Flavoured):
     # -- reports
 
     def _arrive(self, trainer: Any) -> None:
+        """Report now or, at the last batch of an epoch, after the epoch."""
         if trainer.is_last_batch:
             self._due = True
         else:
@@ -405,6 +406,7 @@ def _steps_per_epoch(trainer: Any) -> float:
 
 
 def _paces(trainer: Any, before: float) -> list[float]:
+    """Return, for each scheduler, how many steps now correspond to one step when an epoch had `before` optimizer steps."""
     now = _steps_per_epoch(trainer)
     pace = now / before if before and math.isfinite(now) and math.isfinite(before) else 1.0
     return [pace if config.interval == "step" else 1.0 for config in trainer.lr_scheduler_configs]

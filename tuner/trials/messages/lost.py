@@ -46,5 +46,5 @@ def unavailable_errors() -> tuple[type[BaseException], ...]:
 
 
 def _of_ray() -> Any:
-    """Return the module with Ray's errors; None if Ray is not loaded, also while another thread is importing it."""
+    """Return the module with Ray's errors; None if Ray is not loaded, or while another thread is importing it."""
     return getattr(sys.modules.get("ray"), "exceptions", None)

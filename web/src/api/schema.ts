@@ -881,7 +881,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Retry a failed trial: a new trial with its configuration starts from its newest checkpoint. */
+        /** Retry a failed trial: start a new trial with its configuration from its newest checkpoint. */
         post: operations["trials_retry"];
         delete?: never;
         options?: never;
@@ -1289,7 +1289,7 @@ export interface components {
             next_milestone: number | null;
             /**
              * Wanted
-             * @description the verdict that the next report will get, as far as it is known already
+             * @description the verdict that the next report will get, if it is known already
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
@@ -3180,7 +3180,7 @@ export interface components {
         Heartbeat: {
             /**
              * Wanted
-             * @description the verdict that the next report will get, as far as it is known already; stop: report or release soon
+             * @description the verdict that the next report will get, if it is known already; stop: report or release soon
              * @enum {string}
              */
             wanted: "continue" | "pause" | "stop" | "exploit";
@@ -4235,7 +4235,7 @@ export interface components {
         };
         /**
          * Runs
-         * @description The runs of the best configuration, after repeats (`limits.repeats`), and what is expected of the others.
+         * @description The runs of the best configuration, after repeats (`limits.repeats`), and the expected values of the others.
          */
         Runs: {
             /**
@@ -4274,7 +4274,7 @@ export interface components {
              * @default []
              */
             repeated: components["schemas"]["Repeated"][];
-            /** @description what is expected of the configurations with a single run; null in old experiments */
+            /** @description the expected value of each configuration with a single run; null in old experiments */
             single: components["schemas"]["Single"] | null;
             /**
              * Dropped
@@ -4644,7 +4644,7 @@ export interface components {
         Single: {
             /**
              * Middle
-             * @description what is expected of a configuration without a run
+             * @description the expected value of a configuration without a run
              */
             middle: number | null;
             /**

@@ -68,10 +68,10 @@ export const TRIAL_VERBS = {
     }
   },
   "retry": {
-    "summary": "Retry a failed trial: a new trial with its configuration starts from its newest checkpoint.",
+    "summary": "Retry a failed trial: start a new trial with its configuration from its newest checkpoint.",
     "past": "retried",
     "button": {
-      "effect": "A new trial with its parameters starts from its newest checkpoint, or from the beginning if it has none. An experiment that has ended runs again for it.",
+      "effect": "A new trial gets its parameters, and starts from its newest checkpoint, or from the beginning if there is none. An experiment that has ended runs again.",
       "keep": "Leave it",
       "final": false,
       "in_menu": false

@@ -8,7 +8,7 @@ const ROW = 18;
 interface FlameGraphProps {
   frames: readonly Frame[];
   part: Part;
-  /** Returns a weight in words. */
+  /** Formats a weight, such as seconds or bytes. */
   say: (weight: number) => string;
 }
 

@@ -188,7 +188,7 @@ describe("the axes of the parallel coordinates", () => {
     expect(found[0]!.range).toMatchObject({ min: 1e-3, max: 10 });
   });
 
-  it("have a category of its own for each number, also if they begin with the same digits", () => {
+  it("have a category of its own for each number, even if they begin with the same digits", () => {
     const seed = { type: "choice", categories: [20240101, 20240102, 20240103] };
     const trials = TRIALS.map((trial, i) => ({ ...trial, params: { seed: 20240101 + (i % 2) } }));
     const dimensions = dimensionsOf(trials, { metric: "accuracy", space: { seed } });

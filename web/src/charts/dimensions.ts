@@ -86,7 +86,7 @@ export function recognized(brushes: Brushes, dimensions: readonly Dimension[]): 
   return found;
 }
 
-/** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for what is not present. */
+/** The position of a value on its axis, from 0 at the bottom to 1 at the top; null for a value that is not present. */
 export function positionOf(dimension: Dimension, value: number | string): number | null {
   if (value === ABSENT) return null;
   if (dimension.range === null) {

@@ -148,7 +148,7 @@ export async function png(root: HTMLElement): Promise<Blob> {
   );
 }
 
-/** The background of an element, such as a bar or the color of a legend. */
+/** Draw the background of an element, such as a bar or the color of a legend. */
 function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void {
   const { backgroundColor } = getComputedStyle(element);
   const { left, top, width, height } = element.getBoundingClientRect();
@@ -157,7 +157,7 @@ function drawBox(context: CanvasRenderingContext2D, element: HTMLElement): void 
   context.fillRect(left, top, width, height);
 }
 
-/** The words of the text outside drawings, with their positions, except those that are scrolled out of sight. */
+/** Draw the words of a text outside drawings where they are, except those that are scrolled out of sight. */
 function drawWords(context: CanvasRenderingContext2D, text: Text, root: HTMLElement): void {
   const parent = text.parentElement!;
   if (parent.closest("svg") || !parent.checkVisibility({ visibilityProperty: true, opacityProperty: true })) return;

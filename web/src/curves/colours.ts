@@ -60,7 +60,7 @@ export interface Ranked {
 }
 
 /**
- * Return the 1-based rank of each trial by best value, or after repeats by what is expected of its configuration. Equal values
+ * Return the 1-based rank of each trial by best value, or after repeats by the expected value of its configuration. Equal values
  * share a rank, and trials without a value have none. Trials that violate the constraints come after all others.
  */
 export function ranks(

@@ -28,7 +28,7 @@ const TRIALS = [0.1, 0.12, 0.11, 0.05, 0.5, 0.14, null].map((best_value, number)
   repeat_of: { 4: 0, 5: 1, 6: 2 }[number] ?? null,
 }));
 
-describe("what is expected after repeats", () => {
+describe("the expected values after repeats", () => {
   const expected = expectedOf({ runs: RUNS })!;
 
   it("is the service's mean if a configuration has several runs, and its model's estimate for a single run", () => {

@@ -1,4 +1,4 @@
-/** What is expected of the configuration of each trial, by which trials are ranked after repeats. The service sends the model. */
+/** The expected value of each trial's configuration, by which trials are ranked after repeats. The service sends the model. */
 
 import type { Experiment, Trial } from "../api/types";
 
@@ -14,7 +14,7 @@ export interface Expected {
   runs: (trial: Judged) => Runs["repeated"][number] | null;
 }
 
-/** Return what is expected of the trials; null without repeats. */
+/** Return the expected values of the trials; null without repeats. */
 export function expectedOf(best: Pick<NonNullable<Experiment["best"]>, "runs"> | null): Expected | null {
   const runs = best?.runs;
   const single = runs?.single;

@@ -255,12 +255,12 @@ export interface View {
 const PRESSED = 0.05;
 
 /** How far a population's range extends below the values of the second half, in multiples of the range of these values. */
-const BRED_REACH = 2;
+const EXPLOIT_REACH = 2;
 /** The range of the second half is taken from at most this many values. */
 const LOOKED_AT = 4000;
 
 /** Return true if trials have taken over each other's weights. */
-function isBred(series: readonly Series[]): boolean {
+function hasExploits(series: readonly Series[]): boolean {
   return series.some(({ segments }) => segments.some(tookOver));
 }
 
@@ -330,12 +330,12 @@ export function extent(series: readonly Series[], view: View): Extent | null {
           else take(value);
         });
       });
-    } else if (isBred(series)) {
+    } else if (hasExploits(series)) {
       const later = laterRange(series, view, (minX + maxX) / 2);
       const size = later ? later.max - later.min : 0;
-      if (later && size > 0 && 2 * BRED_REACH * size < maxY - minY) {
-        if (trim !== "min") low = Math.max(minY, later.min - BRED_REACH * size);
-        if (trim !== "max") high = Math.min(maxY, later.max + BRED_REACH * size);
+      if (later && size > 0 && 2 * EXPLOIT_REACH * size < maxY - minY) {
+        if (trim !== "min") low = Math.max(minY, later.min - EXPLOIT_REACH * size);
+        if (trim !== "max") high = Math.min(maxY, later.max + EXPLOIT_REACH * size);
         for (const one of series)
           each(one, view, (value) => {
             if (value < low) outside.below++;

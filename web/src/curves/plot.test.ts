@@ -240,7 +240,7 @@ describe("the chart of curves", () => {
     expect(zooms).toHaveLength(6);
   });
 
-  it("zooms by as many keys as were pressed, also if the page has not drawn the first part yet", async () => {
+  it("zooms by as many keys as were pressed, even if the page has not drawn the first part yet", async () => {
     const zooms: (Zoom | null)[] = [];
     const root = document.createElement("div");
     const keyed = new CurvesPlot(root, LOOK, { ...handlers, onZoom: (zoom) => zooms.push(zoom) });

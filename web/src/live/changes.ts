@@ -51,7 +51,7 @@ export interface Sample {
   trained: number | null;
 }
 
-/** If there are this many trials, further ones are not kept. */
+/** Once there are more trials than this, the sample takes no further ones. */
 const MOST = 2000;
 
 export function withSample(sample: Sample, changes: Pick<Changes, "trials">): Sample {

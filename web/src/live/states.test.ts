@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
-import { isBred } from "./states";
+import { isPopulationBased } from "./states";
 
 it("recognizes the schedulers under which trials take over weights", () => {
-  const of = (type: string) => isBred({ scheduler: { type }, resolved: null });
+  const of = (type: string) => isPopulationBased({ scheduler: { type }, resolved: null });
   expect(["pbt", "pb2", "pbt_replay", "asha", "fifo"].filter(of)).toEqual(["pbt", "pb2"]);
 });

@@ -13,9 +13,9 @@ export function hasEnded(state: TrialState): boolean {
   return TRIAL_ENDED.has(state);
 }
 
-const BREEDING: ReadonlySet<unknown> = new Set(["pbt", "pb2"]);
+const POPULATION_BASED: ReadonlySet<unknown> = new Set(["pbt", "pb2"]);
 
 /** Return true if trials take over each other's weights in this search. */
-export function isBred({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
-  return BREEDING.has((resolved?.scheduler ?? scheduler)["type"]);
+export function isPopulationBased({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
+  return POPULATION_BASED.has((resolved?.scheduler ?? scheduler)["type"]);
 }

@@ -22,7 +22,7 @@ export interface StreamHandlers {
 /** The time between two batches. The first change after a longer pause is handed over at once. */
 const BATCH_MS = 100;
 const RETRY_MS = [1000, 2000, 5000, 10_000];
-/** If changes are missing for so long without a message, the connection is dead. */
+/** If changes are missing, and no message arrives for this long, the connection is dead. */
 const SILENT_MS = 5000;
 
 export class Stream {

@@ -159,7 +159,7 @@ describe("an open experiment", () => {
     expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.last_event_seq).toBe(11);
   });
 
-  it("opens another stream if the experiment goes on, but its stream is silent", async () => {
+  it("opens another stream if the experiment continues, but its stream is silent", async () => {
     vi.useFakeTimers({ shouldAdvanceTime: true });
     try {
       const { read } = await opened();

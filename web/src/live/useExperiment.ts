@@ -53,7 +53,7 @@ class Recent {
     for (const held of this.waiting) held.push(...changes);
   }
 
-  /** Wait for an answer, and apply the changes that come meanwhile. They are kept only for so long, since reports are large. */
+  /** Wait for an answer, and apply the changes that arrive before it. They are kept only until then, since reports are large. */
   async update<T>(answer: Promise<T>, apply: (answer: T, changes: Changes) => T): Promise<T> {
     const held: Changes[] = [];
     this.waiting.add(held);

@@ -47,7 +47,7 @@ function wholeOf(words: string): number {
   return minus!.length * MINUS + digits!.length;
 }
 
-/** A column for each of what is compared, and a row for each property in which they differ. */
+/** A table with a column for each trial or experiment, and a row for each property in which they differ. */
 export function ComparedTable({ columns, rows, best, words, note, address }: ComparedTableProps) {
   const theme = useComputedColorScheme("light");
   const all = address.get("all") === "1";
@@ -60,7 +60,7 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
     );
     return { group, rows: own, room: Math.min(Math.max(...wholes), MOST_WHOLE) };
   });
-  /** What a cell has. The decimal points of a group lie below each other; a number stays one piece of text, for screen readers. */
+  /** The content of a cell. The decimal points of a group are aligned; a number stays one piece of text, for screen readers. */
   const content = (row: ComparedRow, value: unknown, isBest: boolean, room: number) => {
     const text = words(row, value);
     const shown = isBest ? (

@@ -11,7 +11,7 @@ import { isSingle } from "../charts/scatter";
 import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
 import { readable } from "../format";
-import { isBred } from "../live/states";
+import { isPopulationBased } from "../live/states";
 import { frontsIn, type Rows } from "../live/changes";
 import {
   keys,
@@ -151,12 +151,12 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
   const single = useMemo(() => isSingle(trials) && !several, [trials, several]);
   const history = single && address.get("x") === null;
-  const bred = isBred(experiment);
+  const population = isPopulationBased(experiment);
   const tabs = [
     ...(several ? [["pareto", "Pareto front"]] : []),
     ["curves", history ? "History" : "Curves"],
     ["parameters", "Parameters"],
-    ...(bred ? [["lineage", "Lineage"]] : []),
+    ...(population ? [["lineage", "Lineage"]] : []),
     ["timeline", "Timeline"],
     ["decisions", "Decisions"],
     ["events", "Events"],
@@ -386,7 +386,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
                       trial={byNumber.get(experiment.best?.trial_number ?? -1)}
                       onSelect={select}
                       more={
-                        bred && (
+                        population && (
                           <Anchor component="button" type="button" fz="inherit" onClick={() => set({ tab: "lineage" })}>
                             Lineage of the population
                           </Anchor>

@@ -8,7 +8,7 @@ interface LineNamesProps {
   names: readonly string[];
 }
 
-/** Name the lines of a comparison, in the colors that the columns of its table have, too. */
+/** Name the lines of a comparison, in the colors of the columns of its table. */
 export function LineNames({ series, names }: LineNamesProps) {
   const theme = useComputedColorScheme("light");
   return (

@@ -93,7 +93,7 @@ export function outcome(status: number): { words: string; good: boolean } {
   if (status === 403) return { words: "refused: not allowed", good: false };
   if (status === 404) return { words: "failed: not found", good: false };
   if (status === 409) return { words: "refused: its state does not allow it", good: false };
-  if (status === 412 || status === 428) return { words: "refused: it was changed meanwhile", good: false };
+  if (status === 412 || status === 428) return { words: "refused: it was changed in the meantime", good: false };
   if (status === 400 || status === 422) return { words: "refused: not valid", good: false };
   if (status === 429) return { words: "refused: too many attempts", good: false };
   return { words: `failed: ${status}`, good: false };

@@ -147,7 +147,7 @@ function listed(names: readonly string[]): string {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]!}`;
 }
 
-/** Say how much a parameter differs between trials, as a share of its range; null if it is no number, or if they are equal. */
+/** Say how much a parameter differs between trials, as a share of its range; null if it is not a number, or if the values are equal. */
 export function spreadOf(values: readonly unknown[], dimension: Dimension | undefined): number | null {
   if (!dimension?.range) return null;
   const places = values.map(asNumber).flatMap((value) => {

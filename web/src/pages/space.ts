@@ -12,7 +12,7 @@ export const KINDS: Readonly<Record<string, { label: string; fields: readonly st
   randint: { label: "randint: whole numbers below the upper end", fields: ["lower", "upper"] },
   lograndint: { label: "lograndint: whole numbers, on a log scale", fields: ["lower", "upper"] },
   choice: { label: "choice: one of these values", fields: ["categories"] },
-  grid_search: { label: "grid_search: each of these values in turn", fields: ["values"] },
+  grid_search: { label: "grid_search: each of these values, one after the other", fields: ["values"] },
   const: { label: "const: always this value", fields: ["value"] },
 };
 

@@ -715,7 +715,7 @@ describe("the importance of parameters", () => {
     const early = [{ state: "completed" as const }, { state: "stopped" as const }];
     expect(earlyWords(experiment(20, 19), early)).toBeNull();
     expect(earlyWords({ ...experiment(20, 19), scheduler: { type: "pbt" }, resolved: null }, early)).toMatch(
-      /^Trials may change these parameters while they train\. Shown are the last values/,
+      /^Trials may change these parameters while they train\. The plots show the last values/,
     );
     expect(earlyWords(experiment(20, 20), early), "one more failed").toMatch(/^21 of 41 trials were not trained/);
     expect(earlyWords(experiment(1, 39), early.slice(0, 1))).toBeNull();

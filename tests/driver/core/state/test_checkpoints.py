@@ -309,7 +309,7 @@ def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept
 
 
 def test_an_upload_that_ended_with_its_rank_is_deleted_once_the_trial_runs_again() -> None:
-    """It was shown as "being saved" for ever, and what had reached the bucket stayed there until the experiment was deleted."""
+    """It was shown as "being saved" forever, and what had reached the bucket stayed there until the experiment was deleted."""
     bench = Bench(**ONE)
     bench.started(0)
     bench.reported(0)

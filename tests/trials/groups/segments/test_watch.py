@@ -1,4 +1,4 @@
-"""The failure that is named if a rank fails, also while others still connect to it."""
+"""The failure that is named if a rank fails, even while others still connect to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/experiments/{id}/...: the results of an experiment, as the charts of the web UI show them, and forecasts."""
+"""/experiments/{id}/...: the results of an experiment, as the charts of the web UI show them, forecasts and replays."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def forecast(
 async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
     asked = schemas.ReplayRequest.read(data)
 
-    def replay() -> Response:
+    def work() -> Response:
         found = replays.replay(
             here.store,
             found_experiment(here.store, experiment_id),
@@ -300,4 +300,4 @@ async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, D
         )
         return answer(schemas.Replay.of(found))
 
-    return await here.off_the_pool(replay)
+    return await here.off_the_pool(work)

@@ -60,7 +60,7 @@ def changes(
 
 
 def _followed(here: Context, request: Request, form: Form, after: int, last_event_id: str | None) -> EventStream:
-    """Return the stream. It begins again if the client has entries that the log lacks, since a backup was restored meanwhile."""
+    """Return the stream. It begins again if the client has entries that the log lacks: a backup has been restored since then."""
     if last_event_id is not None:
         if not last_event_id.isdecimal() or int(last_event_id) > MAX_SEQ:
             raise SpecError(f"expected an event_seq in Last-Event-ID, got {last_event_id!r}", "/last-event-id")

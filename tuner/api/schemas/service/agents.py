@@ -254,7 +254,7 @@ class AgentVerdict(Model):
     ]
     wanted: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
-        Field(description="the verdict that the next report will get, as far as it is known already"),
+        Field(description="the verdict that the next report will get, if it is known already"),
     ]
 
     @classmethod
@@ -277,7 +277,7 @@ class Heartbeat(Model):
     wanted: Annotated[
         Literal["continue", "pause", "stop", "exploit"],
         Field(
-            description="the verdict that the next report will get, as far as it is known already; stop: report or release soon"
+            description="the verdict that the next report will get, if it is known already; stop: report or release soon"
         ),
     ]
     lease_s: Annotated[

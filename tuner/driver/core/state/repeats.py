@@ -125,7 +125,7 @@ class Repeats:
         return self._trials[leader.runs.number]
 
     def summary(self) -> dict[str, Any] | None:
-        """Return a summary of the best configuration's runs, and what is expected of the others, as JSON.
+        """Return a summary of the best configuration's runs, and the expected values of the others, as JSON.
 
         Return None before the first repeat, or if the best trial cannot be repeated.
         """

@@ -420,9 +420,8 @@ def unfit(spec: Spec, cpus: float) -> str | None:
     """Return why the local executor can never run an experiment's trials; None if it can."""
     if not spec.runtime_env:
         return too_large(spec.scaling, cpus)
-    if set(spec.runtime_env) == {
-        "py_modules"
-    }:  # a service adds py_modules for a bundle, so the user may not have set them
+    if set(spec.runtime_env) == {"py_modules"}:
+        # A service adds py_modules for a bundle, so the user may not have set them.
         return "modules are sent with it, as a bundle or as py_modules, which needs Ray"
     return "there is a runtime_env, which needs Ray"
 

@@ -119,14 +119,14 @@ _earlier: list[Any] = []
 
 
 def keep_printing() -> None:
-    """Let `print` drop output while the disk with the log is full. It would raise an error, and the trial would fail."""
+    """Let `print` drop output while the disk with the log is full, instead of raising an error that would fail the trial."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if not hasattr(stream, "reconfigure") or _number_of(stream) != number:
             continue
         raw = _Output(number, "wb", closefd=False)
         raw.name = stream.name
-        # Ray's stream, which is no TextIOWrapper, flushes after each write.
+        # Ray's stream, which is not a TextIOWrapper, flushes after each write.
         at_once = stream.write_through or not isinstance(stream, io.TextIOWrapper)
         buffer: Any = raw if at_once else io.BufferedWriter(raw)
         kept = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True, write_through=at_once)

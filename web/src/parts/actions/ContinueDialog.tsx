@@ -45,7 +45,7 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
     >
       <NumberField
         label="Trials to add"
-        description={ended ? "empty: none, only run the remaining ones" : "in addition to num_samples"}
+        description={ended ? "empty: add none, and only run the remaining trials" : "in addition to num_samples"}
         min={1}
         max={1_000_000}
         allowDecimal={false}

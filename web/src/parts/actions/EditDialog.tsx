@@ -27,7 +27,7 @@ export default function EditDialog(props: DialogProps) {
 
 function Form({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
-  // Keep the experiment as it was when the form was opened, so that changes by others meanwhile are not undone.
+  // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone.
   const [first] = useState(experiment);
   const [draft, setDraft] = useState(() => draftOf(experiment));
   const patch = patchOf(first, draft);

@@ -36,7 +36,7 @@ export function fieldsOf(
 
 type Node = Readonly<Record<string, unknown>>;
 
-/** The types of what is not drawn. */
+/** The types of a space's parts that are not drawn at random. */
 const FIXED: readonly unknown[] = ["const", "python", "sample_from"];
 
 function fieldsIn(node: unknown, path: string, labels: Labels, textAt: (field: Field) => string): Field[] {

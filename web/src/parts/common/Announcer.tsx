@@ -15,7 +15,7 @@ const WORDS: Partial<Record<ExperimentState, string>> = {
   failed: "The experiment has failed",
 };
 
-/** Tell screen readers how an experiment goes on while its page is open: its new state, and how many trials have failed. */
+/** Tell screen readers what happens to an experiment while its page is open: its new state, and how many trials have failed. */
 export function Announcer({ experiment: { state, counts } }: { experiment: Pick<Experiment, "state" | "counts"> }) {
   const { failed } = counts;
   const [said, say] = useState({ state, failed, words: "" });

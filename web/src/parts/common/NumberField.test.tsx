@@ -77,7 +77,7 @@ it.each([
   expect([field.value, reported.at(-1)]).toEqual([shown, number]);
 });
 
-it("takes a number that is pasted, also with commas between its thousands", () => {
+it("takes a number that is pasted, even with commas between its thousands", () => {
   const { field } = show();
   for (const [text, shown] of [
     ["-1,234.5", "-1234.5"],

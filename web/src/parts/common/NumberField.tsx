@@ -95,7 +95,7 @@ function plainIn(text: string): string {
     : plain.replace(",", ".");
 }
 
-/** The number that was typed so far; "" if it is none yet, such as "-" or "1e". */
+/** The number that was typed so far; "" for text that is not a number yet, such as "-" or "1e". */
 function numberIn(typed: string): number | "" {
   return typed === "" || !Number.isFinite(Number(typed)) ? "" : Number(typed);
 }

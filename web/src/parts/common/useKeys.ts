@@ -6,7 +6,7 @@ export type Keys = Readonly<Record<string, () => void>>;
 /** Matches the field to which `/` goes. */
 export const SEARCH_FIELD = "input[data-search]";
 
-/** Matches an open dialog, such as a form. The panel of a trial is none: keys work beside it. */
+/** Matches an open dialog, such as a form. The panel of a trial does not count: keys still work while it is open. */
 const DIALOG = ".mantine-Modal-content";
 
 /** Listen for single keys while the component is mounted, except while the user types or a dialog is open, or with Ctrl, Alt or Meta. */

@@ -10,7 +10,7 @@ export function useNewest(
 ): [() => number | null, (number: number) => void] {
   const asked = useRef<number[]>([]);
   useLayoutEffect(() => {
-    // If something else has chosen a trial meanwhile, that one counts.
+    // If something else has chosen a trial in the meantime, that one counts.
     const at = selected === null ? -1 : asked.current.lastIndexOf(selected);
     asked.current = at < 0 ? [] : asked.current.slice(at + 1);
   }, [selected]);

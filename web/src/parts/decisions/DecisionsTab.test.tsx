@@ -11,7 +11,7 @@ import DecisionsTab from "./DecisionsTab";
 beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
 afterEach(() => void vi.restoreAllMocks());
 
-it("shows in its field the text for which the address asks, also if a link has changed it", async () => {
+it("shows in its field the text for which the address asks, even if a link has changed it", async () => {
   vi.spyOn(api, "decisions").mockResolvedValue({ items: [], next_page_token: null });
   const client = new QueryClient();
   const experiment = { id: "exp_1", name: "a", state: "running", trials: 3, objectives: [] } as unknown as Experiment;

@@ -152,7 +152,7 @@ interface GroupProps extends Omit<EntryProps, "entry"> {
   onOpen: () => void;
 }
 
-/** Several events of which each one tells little, as one line that opens. */
+/** Several events that each tell little, as one line that can be opened. */
 function Group({ entries, before, onOpen, ...rest }: GroupProps) {
   const [open, setOpen] = useState(false);
   const newest = entries[0]!;

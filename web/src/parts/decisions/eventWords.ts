@@ -181,7 +181,7 @@ export function eventWords(
   }
 }
 
-/** Kinds of which one event tells little: three or more of them in a row are one line. */
+/** Kinds whose single events tell little: three or more of them in a row are one line. */
 const FREQUENT: Partial<Record<LogEntry["kind"], readonly [string, string]>> = {
   checkpoint_saved: ["checkpoint was saved", "checkpoints were saved"],
   checkpoint_deleted: ["checkpoint was deleted", "checkpoints were deleted"],

@@ -6,7 +6,7 @@ import type { Experiment, Importances, Trial } from "../../api/types";
 import { importanceCall } from "../../charts/copies";
 import { isFinished } from "../../charts/scatter";
 import { paramName, plural, type Labels } from "../../format";
-import { experimentEnded, isBred } from "../../live/states";
+import { experimentEnded, isPopulationBased } from "../../live/states";
 import { keys } from "../../live/useExperiment";
 import { Panel } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
@@ -84,8 +84,8 @@ export function earlyWords(
   experiment: Pick<Experiment, "counts" | "trials" | "scheduler" | "resolved">,
   shown: readonly Pick<Trial, "state">[],
 ): string | null {
-  if (isBred(experiment))
-    return "Trials may change these parameters while they train. Shown are the last values; a trial may have had others when it reported its best value.";
+  if (isPopulationBased(experiment))
+    return "Trials may change these parameters while they train. The plots show the last values; a trial may have had others when it reported its best value.";
   const { counts, trials } = experiment;
   const early = EARLY.filter((state) => counts[state] > 0);
   const count = early.reduce((sum, state) => sum + counts[state], 0);
@@ -102,7 +102,7 @@ export function cautionOf(
   { items, trials, completed, stopped }: Importances,
   experiment: Pick<Experiment, "scheduler" | "resolved">,
 ): string | null {
-  if (isBred(experiment)) {
+  if (isPopulationBased(experiment)) {
     return "The scheduler changed values during training, but each trial counts with only one of its configurations here: see the lineage of the best trial.";
   }
   const others = Math.max(trials - completed - stopped, 0);

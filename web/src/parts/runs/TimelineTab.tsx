@@ -62,7 +62,7 @@ export default function TimelineTab({ experiment, address, selected, onSelect }:
         <div className={classes.filterRow}>
           <SegmentedControl
             size="xs"
-            aria-label="A lane is"
+            aria-label="Lanes"
             value={byDevices ? "device" : "trial"}
             onChange={(value) => setByDevices(value === "device")}
             data={[
@@ -161,7 +161,8 @@ const SLOTS =
 
 /** The tooltips of the legend. */
 const MEANS: Partial<Record<Phase, string>> = {
-  running: "From the start of the training function until its processes have left; without checkpointing",
+  running:
+    "From the start of the training function until all its processes have left the function, not counting checkpointing",
   starting: "The processes start and load the code",
   restarting:
     "The processes start again after a pause, a failure or a change of the number of ranks, or new ones start after an exploit",
@@ -190,5 +191,5 @@ function pauseWords(pauses: Timeline["pauses"]): string {
   if (pauses.length === 0) return "";
   return pauses.length === 1
     ? ` The dashed line marks ${whole} in which the search was paused or had ended.`
-    : ` The dashed lines mark ${pauses.length} times, ${whole} in all, in which the search was paused or had ended.`;
+    : ` Each of the ${pauses.length} dashed lines marks a time in which the search was paused or had ended; together ${whole}.`;
 }

@@ -33,7 +33,7 @@ interface TrialRowProps {
   colour: string | null;
   /** After repeats: the runs of its configuration in words. */
   runs: string | null;
-  /** The column of fronts shows the colors. */
+  /** True if the column of fronts shows the colors. */
   byFront: boolean;
   onSelect: (number: number) => void;
   onPoint: (number: number | null) => void;
@@ -110,7 +110,7 @@ interface CellProps {
   column: Column;
   colour: string | null;
   runs: string | null;
-  /** The column of fronts shows the colors. */
+  /** True if the column of fronts shows the colors. */
   byFront: boolean;
   onSelect: (number: number) => void;
 }

@@ -92,7 +92,7 @@ const headers = () => screen.getAllByRole("columnheader").map((header) => header
 
 const expecting = (value: number): Expected => ({ value: () => value, dropped: () => false, runs: () => null });
 
-it("shows the fronts that trials are on now, also if nothing else in the table has changed", () => {
+it("shows the fronts that trials are on now, even if nothing else in the table has changed", () => {
   const { rerender } = render(table(new Map()));
   expect(shown("front")).toEqual(["", ""]);
   rerender(table(new Map([[0, 1], [1, 2]]))); // prettier-ignore
@@ -101,7 +101,7 @@ it("shows the fronts that trials are on now, also if nothing else in the table h
   expect(shown("front")).toEqual(["2", "1"]);
 });
 
-it("shows the values that are expected now, also if nothing else in the table has changed", () => {
+it("shows the values that are expected now, even if nothing else in the table has changed", () => {
   const { rerender } = render(table(null, expecting(0.25)));
   expect(shown("expected")).toEqual(["0.25", "0.25"]);
   rerender(table(null, expecting(0.75)));
@@ -153,7 +153,7 @@ it("keeps the focus near a button that is gone after a click", () => {
   expect(click("Clear")).toBe(region);
 });
 
-it("goes on by as many trials as there were keys, also if the first choice has not been drawn yet", () => {
+it("moves by as many trials as keys were pressed, even if the first choice has not been drawn yet", () => {
   const trials = [0, 1, 2, 3].map((number) => ({ ...TRIALS[0]!, id: `trial_${number}`, number }));
   const chosen: number[] = [];
   const picked: number[] = [];
@@ -294,7 +294,7 @@ it("draws only the columns in view if there are very many parameters", async () 
   expect((await saved[0]!.text()).split("\r\n")[0]!.split(",")).toEqual(expect.arrayContaining(names));
 });
 
-it("goes on from the row that was clicked, whatever keys were pressed just before", () => {
+it("moves on from the row that was clicked, whatever keys were pressed just before", () => {
   const onSelect = vi.fn();
   const trials = [0, 1, 2, 3].map((number) => ({ ...TRIALS[0]!, id: `trial_${number}`, number }));
   const { rerender, container } = render(table(null, null, {}, trials, nothing, { selected: 0, onSelect }));

@@ -6,9 +6,9 @@ import { asNumber } from "../../api/exact";
 import type { Expected } from "../../curves/expected";
 import { config, counted, decimals, paramName, title, type Labels } from "../../format";
 
-/** The column of the trials' fronts, 1 for the Pareto front, by which they are ranked if there are several objectives. */
+/** The column of the fronts by which trials are ranked if there are several objectives; 1 is the Pareto front. */
 export const FRONT = "front";
-/** The column of what is expected of the configurations after repeats, by which they are ranked. */
+/** The column of the expected values of configurations, by which these are ranked after repeats. */
 export const EXPECTED = "expected";
 /** The column of narrow screens with the whole configuration and the reason of the state, in a few lines. */
 export const BRIEF = "brief";

@@ -5,7 +5,7 @@ import { api } from "../../api/client";
 import type { Experiment, Lineage, Params, Segment } from "../../api/types";
 import { download } from "../../charts/save";
 import { config, param, paramName, readable } from "../../format";
-import { isBred } from "../../live/states";
+import { isPopulationBased } from "../../live/states";
 import { Facts } from "../common/Panel";
 import classes from "../common/parts.module.css";
 
@@ -14,7 +14,7 @@ type Labels = Experiment["labels"];
 /** Return true if trials change parameters while they train. */
 export function changesParams(experiment: Pick<Experiment, "scheduler" | "resolved">): boolean {
   const { scheduler, resolved } = experiment;
-  return isBred(experiment) || (resolved?.scheduler ?? scheduler)["type"] === "pbt_replay";
+  return isPopulationBased(experiment) || (resolved?.scheduler ?? scheduler)["type"] === "pbt_replay";
 }
 
 /** Return true if a trial with these segments may have trained with several configurations: they began with other weights. */

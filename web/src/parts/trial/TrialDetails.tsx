@@ -197,11 +197,11 @@ function Fold({ title, text, open = false }: { title: string; text: string; open
 }
 
 const EXPECTED_TITLE =
-  "What is expected of the configuration, given all its runs. A value of few runs is partly luck, so it counts only in part. After repeats, trials are ranked by this value.";
+  "The expected value of the configuration, given all its runs. A value of few runs is partly luck, so it counts only in part. After repeats, trials are ranked by this value.";
 
 type Fact = [string, ReactNode];
 
-/** After repeats: the other runs of a trial's configuration, and what is expected of it, by which the trial is ranked. */
+/** After repeats: the other runs of a trial's configuration, and its expected value, by which the trial is ranked. */
 export function repeatFacts(
   trial: Pick<Trial, "number" | "best_value" | "repeat_of">,
   experiment: Pick<Experiment, "metric" | "best">,

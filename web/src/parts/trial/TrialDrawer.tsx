@@ -19,7 +19,7 @@ interface TrialDrawerProps {
 
 /**
  * Move the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed: to that link, or to
- * the table that has scrolled it away meanwhile. The focus stays where it is if a chart opened the trial, since the arrow keys continue
+ * the table that has since scrolled it away. The focus stays where it is if a chart opened the trial, since the arrow keys continue
  * from there. On phones, where the drawer covers the page, Mantine does this.
  */
 export function useFocus(number: number | undefined, phone: boolean) {
