@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from keyword import iskeyword
 from pathlib import Path
@@ -153,17 +153,21 @@ def test_the_spec_of_an_experiment_can_be_created_again(client: Client, spec: di
 
 
 class Lossy(httpx.HTTPTransport):
-    """Loses the answers to the first requests, after the service has carried them out."""
+    """Loses the answers to the first requests, after the service has carried them out.
 
-    def __init__(self, lost: int) -> None:
+    meanwhile: a function that is called before the client repeats such a request.
+    """
+
+    def __init__(self, lost: int, meanwhile: Callable[[], object] = lambda: None) -> None:
         super().__init__()
-        self.lost, self.requests = lost, 0
+        self.lost, self.requests, self.meanwhile = lost, 0, meanwhile
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.requests += 1
         answer = super().handle_request(request)
         if self.requests <= self.lost:
             answer.read()
+            self.meanwhile()
             raise httpx.ReadError("connection reset by peer", request=request)
         return answer
 
@@ -186,13 +190,20 @@ def test_a_request_that_is_not_safe_is_not_repeated_after_a_lost_answer(server: 
 def test_a_lost_answer_to_a_verb_is_asked_for_again_and_nothing_is_done_twice(server: str, sqlite_store: Store) -> None:
     search = Search(sqlite_store, digits("halved", 6), start=T0)
     search.advance()
-    [failed, *_] = [trial for trial in sqlite_store.trials.page(search.id).items if trial.state == "failed"]
-    transport = Lossy(1)
+    trials = sqlite_store.trials.page(search.id).items
+    [failed, *_] = [trial for trial in trials if trial.state == "failed"]
+    [saved, *_] = [trial for trial in trials if trial.checkpoint and trial.checkpoint["step"] < 27]
+    transport = Lossy(1, meanwhile=search.obey)
     with Client(server, transport=transport) as client:
         client.trial(failed.public_id).retry()
         assert transport.requests == 2
         search.obey()
         assert client.experiment("halved").get().trials == 7
+        transport.lost, transport.requests = 1, 0
+        forked = client.trial(saved.public_id).fork()
+        assert (transport.requests, forked.number if forked else None) == (2, 7)
+        search.obey()
+        assert client.experiment("halved").get().trials == 8
         transport.lost, transport.requests = 1, 0
         client.experiment(search.public_id).pause()
         assert transport.requests == 2

@@ -689,8 +689,6 @@ class World:
                 self.fork(rng)
             case "retry":
                 failed = [trial.number for trial in self.core.trials if trial.state is TrialState.FAILED]
-                # A trial whose last report lacks the objective fails at max_t. A retry would train beyond it, as a fork would.
-                failed = [number for number in failed if self.is_below_max_t(self.core.trials[number].checkpoint)]
                 if failed:
                     self.feed(e.Commanded(time=self.tick(), command="retry", trial=rng.choice(failed)))
             case "pin":

@@ -198,7 +198,7 @@ def test_a_trial_that_ray_tune_has_retried_with_success_has_not_failed(tmp_path:
     ):
         folder = tmp_path / "retried" / f"trial_{number}"
         rows = [
-            {"loss": 1.0, "training_iteration": int(i), "date": f"2026-11-29_15-13-0{at}", "timestamp": 1.7e9 + at}
+            {"loss": 1.0 - at, "training_iteration": int(i), "date": f"2026-11-29_15-13-0{at}", "timestamp": 1.7e9 + at}
             for at, i in enumerate(iterations.split())
         ]
         (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -210,6 +210,9 @@ def test_a_trial_that_ray_tune_has_retried_with_success_has_not_failed(tmp_path:
         0: "completed", 1: "completed", 2: "failed", 3: "stopped",
     }  # fmt: skip
     assert [str(error) for error in result.errors] == ["trial 2: ValueError: 2"]
+    histories = {trial.config["x"]: [row["loss"] for row in trial.history] for trial in result.trials}
+    assert histories == {0: [1.0, -1.0, -2.0], 1: [1.0, 0.0, -1.0], 2: [1.0, -1.0], 3: [1.0, 0.0]}
+    assert [trial.iterations for trial in result.trials] == [3, 3, 2, 2], "a repeated result counts once"
 
 
 @pytest.mark.parametrize("when", ["Failure # 1 (occurred at 2023-11-14_22-13-21)\n", ""])

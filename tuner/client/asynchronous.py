@@ -859,16 +859,28 @@ class AsyncTrialHandle:
         """Return the trial as it is now, with its segments."""
         return read(schemas.TrialDetail, await self._get(""))
 
-    async def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a verb such as "stop" to the trial, and return the JSON of the response."""
-        return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
+    async def act(self, verb: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
+        """Send a verb such as "stop" to the trial, and return the JSON of the response.
 
-    async def retry(self) -> schemas.TrialDetail:
-        """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint."""
-        return read(schemas.TrialDetail, await self.act("retry"))
+        idempotency_key: a key that identifies this request, for the verbs "fork" and "retry". If such a request is repeated
+            with the same key, it is not carried out again. None: a new key, so that repeating it after a lost response is safe.
+        """
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, headers=headers, safe=True)
+
+    async def retry(self, *, idempotency_key: str | None = None) -> schemas.TrialDetail:
+        """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint.
+
+        idempotency_key: a key that identifies this request, as for `AsyncExperimentHandle.continue_`.
+        """
+        return read(schemas.TrialDetail, await self.act("retry", idempotency_key=idempotency_key))
 
     async def fork(
-        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        checkpoint_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> schemas.TrialDetail | None:
         """Start a new trial from a checkpoint of this one.
 
@@ -877,10 +889,10 @@ class AsyncTrialHandle:
         Args:
             params: params to change, as a flat mapping. All other params are copied from this trial.
             checkpoint_id: a checkpoint of this trial. None: its newest usable checkpoint.
+            idempotency_key: a key that identifies this request, as for `retry`.
         """
-        found = read(
-            schemas.TrialDetail, await self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
-        )
+        body = {"params": dict(params or {}), "checkpoint_id": checkpoint_id}
+        found = read(schemas.TrialDetail, await self.act("fork", body, idempotency_key=idempotency_key))
         return None if found.id == self.id else found
 
     async def stop(self) -> schemas.TrialDetail:

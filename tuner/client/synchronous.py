@@ -852,16 +852,28 @@ class TrialHandle:
         """Return the trial as it is now, with its segments."""
         return read(schemas.TrialDetail, self._get(""))
 
-    def act(self, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a verb such as "stop" to the trial, and return the JSON of the response."""
-        return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, safe=body is None)
+    def act(self, verb: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
+        """Send a verb such as "stop" to the trial, and return the JSON of the response.
 
-    def retry(self) -> schemas.TrialDetail:
-        """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint."""
-        return read(schemas.TrialDetail, self.act("retry"))
+        idempotency_key: a key that identifies this request, for the verbs "fork" and "retry". If such a request is repeated
+            with the same key, it is not carried out again. None: a new key, so that repeating it after a lost response is safe.
+        """
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, headers=headers, safe=True)
+
+    def retry(self, *, idempotency_key: str | None = None) -> schemas.TrialDetail:
+        """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint.
+
+        idempotency_key: a key that identifies this request, as for `ExperimentHandle.continue_`.
+        """
+        return read(schemas.TrialDetail, self.act("retry", idempotency_key=idempotency_key))
 
     def fork(
-        self, params: Mapping[str, Any] | None = None, *, checkpoint_id: str | None = None
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        checkpoint_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> schemas.TrialDetail | None:
         """Start a new trial from a checkpoint of this one.
 
@@ -870,10 +882,10 @@ class TrialHandle:
         Args:
             params: params to change, as a flat mapping. All other params are copied from this trial.
             checkpoint_id: a checkpoint of this trial. None: its newest usable checkpoint.
+            idempotency_key: a key that identifies this request, as for `retry`.
         """
-        found = read(
-            schemas.TrialDetail, self.act("fork", {"params": dict(params or {}), "checkpoint_id": checkpoint_id})
-        )
+        body = {"params": dict(params or {}), "checkpoint_id": checkpoint_id}
+        found = read(schemas.TrialDetail, self.act("fork", body, idempotency_key=idempotency_key))
         return None if found.id == self.id else found
 
     def stop(self) -> schemas.TrialDetail:

@@ -76,7 +76,8 @@ EXPERIMENT_CHANGES: Mapping[ExperimentState, frozenset[ExperimentState]] = {
 }
 
 TRIAL_CHANGES: Mapping[TrialState, frozenset[TrialState]] = {
-    _T.PENDING: frozenset({_T.RUNNING, _T.PAUSED, _T.FAILED, _T.STOPPED, _T.CANCELLED}),
+    # A pending trial completes if it makes its last report while its segment ends for a resize.
+    _T.PENDING: frozenset({_T.RUNNING, _T.PAUSED, _T.COMPLETED, _T.STOPPED, _T.FAILED, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.PENDING, _T.PAUSED, _T.COMPLETED, _T.STOPPED, _T.FAILED, _T.CANCELLED}),
     _T.PAUSED: frozenset({_T.PENDING, _T.RUNNING, _T.COMPLETED, _T.STOPPED, _T.FAILED, _T.CANCELLED}),
     _T.COMPLETED: frozenset(),

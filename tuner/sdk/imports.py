@@ -304,7 +304,8 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         first = float(rows[0].get("timestamp", 0.0)) - float(rows[0].get("time_total_s", 0.0))
     else:
         first = _failed_at(folder)
-    reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in rows]
+    latest = [row for _, row in sorted(_by_iteration(rows).items())]
+    reports = [(float(row.get("timestamp", first)), _metrics(row), None) for row in latest]
     errors = folder / "error.txt"
     told = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else None
     failed, early = told is not None and _has_failed(told, rows), _length(rows) < longest
@@ -317,13 +318,18 @@ def _ray_trial(params: Mapping[str, Any], rows: Sequence[dict[str, Any]], folder
         outcome="failed" if failed else "stopped" if early else "completed",
         reason=(reason or ["failed"])[0]
         if failed
-        else f"{'stopped' if early else 'done'} after {counted(len(rows), 'result')} in Ray Tune",
+        else f"{'stopped' if early else 'done'} after {counted(len(reports), 'result')} in Ray Tune",
     )
 
 
-def _length(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return how far a trial has come. A trial that was retried may have several results of one iteration."""
-    return max((int(row.get("training_iteration", number)) for number, row in enumerate(rows, 1)), default=0)
+def _by_iteration(rows: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the last result of each iteration. A trial that was retried may have several results of one iteration."""
+    return {int(row.get("training_iteration", number)): row for number, row in enumerate(rows, 1)}
+
+
+def _length(rows: Sequence[dict[str, Any]]) -> int:
+    """Return how far a trial has come."""
+    return max(_by_iteration(rows), default=0)
 
 
 def _failures(errors: str) -> list[str]:

@@ -27,6 +27,7 @@ _INSERT = """
 INSERT INTO command (experiment_id, command, trial_number, reason, payload, state, created_at, idempotency_key, request)
 VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) RETURNING id"""
 _SENT = "SELECT request FROM command WHERE experiment_id = ? AND idempotency_key = ?"
+_WITH_KEY = "SELECT id FROM command WHERE experiment_id = ? AND idempotency_key = ?"
 _LOCK = "UPDATE experiment SET id = id WHERE id = ?"
 _UNARCHIVE = "UPDATE experiment SET archived_at = NULL WHERE id = ?"  # like `_LOCK`, it always locks the row
 _THINNED = "SELECT public_id, thinned_at FROM experiment WHERE id = ? AND thinned_at IS NOT NULL"
@@ -74,11 +75,12 @@ class Commands:
         now: float | None = None,
         *,
         reopen: bool = False,
+        request: Request | None = None,
     ) -> int:
         """Send a command to the experiment's driver, and return the command's id.
 
         If the newest command about the same trial (or about the experiment itself) has the same name and is pending, add
-        nothing and return the id of that command.
+        nothing and return the id of that command. Do the same if the `request` was sent before.
 
         Args:
             experiment_id: the internal id.
@@ -88,17 +90,22 @@ class Commands:
             now: the current time.
             reopen: True to also add a command that continues the experiment, so that the command is carried out even if the
                 experiment is ending.
+            request: the user's request that needs this, if it has an idempotency key.
 
         Raises:
             NotFound: the experiment has been deleted.
-            Conflict: the experiment is being deleted, or has been thinned and cannot be continued.
+            Conflict: the experiment is being deleted, or has been thinned and cannot be continued; or another request was sent
+                with the idempotency key.
         """
         about = -1 if trial_number is None else trial_number
         with self._database.write() as cursor:
             lock(cursor, experiment_id)  # in PostgreSQL, another process may be adding the same command
-            found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
+            if request is not None and is_sent(cursor, experiment_id, request):
+                found = cursor.value(_WITH_KEY, (experiment_id, request.key))
+            else:
+                found = cursor.value(_FIND, (experiment_id, name, about, experiment_id, about))
             if found is None:
-                found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now))
+                found = insert(cursor, experiment_id, name, trial_number, reason, {}, at(now), request)
                 if reopen:
                     insert(cursor, experiment_id, "continue", None, reason, FOR_TRIALS, at(now))
                     adopt_ended(cursor, experiment_id)

@@ -141,8 +141,20 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
 async def test_a_request_for_trials_with_the_same_key_is_carried_out_once(
     client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
 ) -> None:
-    made, _ = saved(sqlite_store, tmp_path)
+    made, trial = saved(sqlite_store, tmp_path)
     url = f"{API}/experiments/{made.public_id}"
+    for path, body in (("retry", None), ("fork", {"params": {"lr": 0.05}})):
+        key = {"Idempotency-Key": path}
+        for _ in range(2):
+            assert (await client.post(f"{API}/trials/{trial}/{path}", json=body, headers=key)).status_code == 202
+            with sqlite_store._database.write() as cursor:
+                cursor.execute("UPDATE command SET state = 'done'")  # its driver has carried them out
+        other = await client.post(f"{API}/trials/{trial}/fork", json={"params": {"lr": 0.06}}, headers=key)
+        assert (other.status_code, "was used before" in other.json()["detail"]) == (409, True)
+    with sqlite_store._database.write() as cursor:
+        assert list(cursor.rows("DELETE FROM command RETURNING command")) == [
+            ("retry",), ("continue",), ("enqueue",), ("continue",),
+        ]  # fmt: skip
     for verb, body in (("enqueue", {"configurations": [{"lr": 0.01}]}), ("continue", {"num_samples": 2})):
         key = {"Idempotency-Key": verb}
         answers = [await client.post(f"{url}/{verb}", json=body, headers=key) for _ in range(2)]

@@ -107,6 +107,21 @@ def test_a_failed_trial_is_tried_again_from_its_checkpoint() -> None:
     assert not launches(bench.command("retry", trial=1))  # it has not failed
 
 
+def test_a_retry_of_a_trial_that_failed_at_max_t_starts_from_the_beginning() -> None:
+    """A trial whose last report lacks the objective fails there. A retry from its checkpoint trained beyond max_t."""
+    bench = Bench(num_samples=1, max_t=1)
+    bench.started(0)
+    metrics, saved = {"accuracy": 0.5}, e.CheckpointInfo(id="c1", uri="memory:", step=1)
+    report = e.Reported(time=1.0, trial=0, segment=1, report_no=1, iteration=1, metrics=metrics, checkpoint=saved)
+    bench.feed(report)
+    assert bench.states == ["failed"]
+    bench.ended(0)
+    bench.command("retry", trial=0)
+    bench.command("continue")
+    again = bench.core.trials[1]
+    assert (again.segments[0].start_iteration, again.reason) == (0, "retry of trial 0 from the beginning, by a user")
+
+
 def test_a_trial_that_continues_another_one_has_its_values_of_sample_from() -> None:
     space = {"x": tuner.uniform(0, 1), "y": tuner.sample_from(lambda: random.random())}
     bench = Bench(space=space, num_samples=1)

@@ -219,6 +219,8 @@ def test_unknown_fields_of_sections() -> None:
         ({"scaling": {"use_gpu": "yes"}}, "/scaling/use_gpu", 'expected true or false, got "yes"'),
         ({"scope": "best"}, "/scope", "expected 'all' or 'last', got \"best\""),
         ({"scaling": {"resources_per_worker": {"CPU": -1}}}, "/scaling/resources_per_worker/CPU", "expected at least 0, got -1"),
+        ({"scaling": {"resources_per_worker": {"GPU": 5e-5}}}, "/scaling/resources_per_worker/GPU",
+         "expected 0 or at least 0.0001, Ray's smallest amount, got 5e-05"),
         ({"scaling": {"resources_per_worker": {"cpu": 1}}}, "/scaling/resources_per_worker/cpu",
          "unknown resource; did you mean CPU?"),
         ({"scaling": {"resources_per_worker": {"a/b": "x"}}}, "/scaling/resources_per_worker/a~1b", 'expected a number, got "x"'),

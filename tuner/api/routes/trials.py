@@ -19,6 +19,7 @@ from tuner.api.answers import (
     NOT_FOUND,
     SILENT,
     AcrossQuery,
+    OnceKey,
     Route,
     TrialId,
     XMetric,
@@ -67,11 +68,18 @@ def get(here: Here, trial_id: TrialId) -> Response:
     },
     summary="Start a new trial from a checkpoint of an existing one, with changed hyperparameters.",
 )
-async def fork(here: Here, trial_id: TrialId, data: Annotated[Any, Depends(optional_json_body)]) -> Response:
+async def fork(
+    here: Here,
+    trial_id: TrialId,
+    data: Annotated[Any, Depends(optional_json_body)],
+    idempotency_key: OnceKey = None,
+) -> Response:
     given = checked(schemas.Fork, {} if data is None else data)
     name = None if given.checkpoint_id is None else plain_text(given.checkpoint_id)
     parent = await asyncio.to_thread(here.store.trials.get, plain_text(trial_id))
-    key = await asyncio.to_thread(trials.fork_trial, here.store, parent.public_id, given.params, name)
+    key = await asyncio.to_thread(
+        trials.fork_trial, here.store, parent.public_id, given.params, name, idempotency_key=idempotency_key
+    )
     here.driver.poke()
     made = await _asked_by(here, parent.experiment_id, key)
     if made is None:

@@ -24,7 +24,7 @@ from tuner.api.answers import (
     shown_trial,
 )
 from tuner.api.context import Here
-from tuner.experiment.operations import usecases
+from tuner.experiment.operations import trials, usecases
 from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
 
 router = APIRouter(route_class=Route)
@@ -46,6 +46,12 @@ def _of_trial(verb: Verb) -> Callable[..., Response]:
         return shown_trial(here.store, record, 202)
 
     return route
+
+
+def retry(here: Here, trial_id: TrialId, idempotency_key: OnceKey = None) -> Response:
+    record = trials.retry(here.store, plain_text(trial_id), idempotency_key=idempotency_key)
+    here.driver.poke()
+    return shown_trial(here.store, record, 202)
 
 
 def continue_(
@@ -83,4 +89,4 @@ for _verb in TRIAL_VERBS.values():
         responses={**NOT_FOUND, **CONFLICT},
         summary=_verb.summary,
         tags=["trials"],
-    )(_of_trial(_verb))
+    )(retry if _verb.name == "retry" else _of_trial(_verb))

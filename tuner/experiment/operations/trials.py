@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from tuner.errors import Conflict, SpecError
-from tuner.experiment.operations.verbs import TRIAL_VERBS, CheckpointAction, TrialAction, can_take_trials, check_verb
+from tuner.experiment.operations.verbs import (
+    TRIAL_VERBS,
+    CheckpointAction,
+    TrialAction,
+    act_on_trial,
+    can_take_trials,
+    check_verb,
+)
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import CheckpointRecord, ExperimentRecord, Store, TrialRecord
@@ -51,7 +58,31 @@ def enqueue(
     return store.experiments.get(experiment)
 
 
-def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint: str | None = None) -> str:
+def retry(store: Store, trial: str, *, idempotency_key: str | None = None) -> TrialRecord:
+    """Enqueue a new trial of the same experiment, which runs this failed trial again.
+
+    If the `idempotency_key` was used before for a retry of this trial, do nothing.
+
+    Raises:
+        NotFound: there is no such trial.
+        Conflict: the state of the trial or of its experiment does not allow a retry, or the key was used before for another
+            request.
+    """
+    found = store.trials.get(trial)
+    request = Request.of(idempotency_key, ["retry", found.number])
+    if store.commands.sent_with(found.experiment_id, request):
+        return found
+    return act_on_trial(store, "retry", trial, request)
+
+
+def fork_trial(
+    store: Store,
+    trial: str,
+    changes: Mapping[str, Any],
+    checkpoint: str | None = None,
+    *,
+    idempotency_key: str | None = None,
+) -> str:
     """Enqueue a new trial of the same experiment, which starts from a checkpoint of this trial, with changed params.
 
     An experiment that has ended runs again. Return the key by which `asked_by` finds the new trial after it has started.
@@ -61,14 +92,20 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
         trial: the public id of the trial to fork.
         changes: the flat params to change. Other params are copied from the trial.
         checkpoint: a checkpoint of the trial. None: the newest checkpoint from which the trial itself could continue.
+        idempotency_key: if this key was used before for the same request, enqueue nothing.
 
     Raises:
         NotFound: there is no such trial or checkpoint.
-        Conflict: there is no checkpoint to start from, the checkpoint was saved at max_t, or the experiment is being cancelled.
+        Conflict: there is no checkpoint to start from, the checkpoint was saved at max_t, or the experiment is being cancelled;
+            or the key was used before for another request.
         SpecError: the changes do not fit the search space.
     """
     found = store.trials.get(trial)
     record = store.experiments.by_id(found.experiment_id)
+    request = Request.of(idempotency_key, ["fork", found.number, dict(changes), checkpoint])
+    key = uuid.uuid4().hex if request is None else request.key
+    if store.commands.sent_with(record.id, request):
+        return key
     name = checkpoint or (found.checkpoint or {}).get("id")
     if name is None:
         raise Conflict(f"{trial} has no checkpoint to start from")
@@ -83,9 +120,8 @@ def fork_trial(store: Store, trial: str, changes: Mapping[str, Any], checkpoint:
     params = _changed(record, found, changes)
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
     reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
-    key = uuid.uuid4().hex
     point = {"params": params, "checkpoint": name, "parent": found.number, "key": key}
-    _ask(store, record, [{**point, "space_revision": record.spec.space_revision}], reason)
+    _ask(store, record, [{**point, "space_revision": record.spec.space_revision}], reason, request)
     return key
 
 

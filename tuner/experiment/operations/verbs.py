@@ -18,6 +18,7 @@ from tuner.errors import Conflict
 
 if TYPE_CHECKING:
     from tuner.store import ExperimentRecord, Store, TrialRecord
+    from tuner.store.commands import Request
 
 _E = ExperimentState
 
@@ -241,8 +242,10 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
         raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
 
 
-def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
+def act_on_trial(store: Store, name: Command, trial: str, request: Request | None = None) -> TrialRecord:
     """Write the command for a verb of a trial, such as stop.
+
+    request: the user's request that needs this, if it has an idempotency key.
 
     Raises:
         NotFound: there is no such trial.
@@ -254,7 +257,9 @@ def act_on_trial(store: Store, name: Command, trial: str) -> TrialRecord:
     if name == "retry":  # a retry continues an experiment that has ended
         check_verb("continue", store.experiments.by_id(record.experiment_id))
     if record.state not in verb.done:
-        store.commands.add(record.experiment_id, verb.name, record.number, _REASON, reopen=name == "retry")
+        store.commands.add(
+            record.experiment_id, verb.name, record.number, _REASON, reopen=name == "retry", request=request
+        )
     return store.trials.get(trial)
 
 

@@ -29,6 +29,9 @@ from tuner.trials.checkpoints.storage import (
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
+LEAST_AMOUNT = 1e-4
+"""The smallest amount of a resource that Ray can reserve. It refuses smaller ones only once the ranks are started."""
+
 
 def check_sections(plain: Mapping[str, Any], model: Written | None, errors: Errors) -> None:
     """Check each well-formed section for mistakes that types cannot express, even if other sections are malformed.
@@ -140,6 +143,8 @@ def _check_resources(scaling: Scaling, errors: Errors) -> None:
             errors.append((pointer, f"unknown resource; did you mean {meant}?"))
         elif amount > 1 and amount != int(amount):
             errors.append((pointer, f"above 1, Ray accepts only whole numbers, got {amount:g}"))
+        elif 0 < amount < LEAST_AMOUNT:
+            errors.append((pointer, f"expected 0 or at least {LEAST_AMOUNT:g}, Ray's smallest amount, got {amount:g}"))
     if scaling.use_gpu and amounts.get("GPU") == 0:
         errors.append(
             ("/scaling/resources_per_worker/GPU", "use_gpu is true, so each rank needs a GPU or a fraction of one")

@@ -387,7 +387,7 @@ command = Table(
     Column("state", String(16), nullable=False),  # pending | done
     Column("created_at", Real, nullable=False),
     Column("done_at", Real),
-    Column("idempotency_key", Text),  # of the user's request; only its last command has one
+    Column("idempotency_key", Text),  # of the user's request; only one of its commands has one
     Column("request", String(64)),  # hash of what the request with this key asks for
     Index("ix_command_open", "experiment_id", "state"),
 )

@@ -68,6 +68,8 @@ it.each([
 it.each([
   ["more trials", () => api.continue("exp_1", 10, "key")],
   ["a trial with a configuration", () => api.enqueue("exp_1", [{ lr: 0.1 }], "key")],
+  ["a fork of a trial", () => api.forkTrial("trl_1", { checkpoint_id: null, params: {} }, "key")],
+  ["a retry", () => api.actOnTrial("trl_1", "retry", "key")],
 ])("says that a request for %s without an answer can be sent again, and sends its key", async (_, send) => {
   const sent: (string | null)[] = [];
   vi.stubGlobal("fetch", (request: Request) => {
@@ -78,17 +80,18 @@ it.each([
   expect(sent).toEqual(["key"]);
 });
 
-it.each([
-  ["a fork of a trial", () => api.forkTrial("trl_1", { checkpoint_id: null, params: {} })],
-  ["a retry", () => api.actOnTrial("trl_1", "retry")],
-  ["a token", () => api.createToken({ name: "ci", role: "viewer", project: null, expires_days: null })],
-])("does not claim that nothing was done if a request for %s has no answer", async (_, send) => {
-  const gateway = () => Promise.resolve(new Response("<html>Gateway Timeout</html>", { status: 504 }));
-  for (const answer of [() => Promise.reject(new TypeError("Failed to fetch")), gateway]) {
-    vi.stubGlobal("fetch", answer);
-    await expect(send()).rejects.toThrow(/may have received the request. Look for its effect before you send it again/);
-  }
-  const refused = { title: "Conflict", detail: "the experiment is being cancelled" };
-  vi.stubGlobal("fetch", () => Promise.resolve(Response.json(refused, { status: 409 })));
-  await expect(send()).rejects.toThrow("the experiment is being cancelled");
-});
+it.each([["a token", () => api.createToken({ name: "ci", role: "viewer", project: null, expires_days: null })]])(
+  "does not claim that nothing was done if a request for %s has no answer",
+  async (_, send) => {
+    const gateway = () => Promise.resolve(new Response("<html>Gateway Timeout</html>", { status: 504 }));
+    for (const answer of [() => Promise.reject(new TypeError("Failed to fetch")), gateway]) {
+      vi.stubGlobal("fetch", answer);
+      await expect(send()).rejects.toThrow(
+        /may have received the request. Look for its effect before you send it again/,
+      );
+    }
+    const refused = { title: "Conflict", detail: "the experiment is being cancelled" };
+    vi.stubGlobal("fetch", () => Promise.resolve(Response.json(refused, { status: 409 })));
+    await expect(send()).rejects.toThrow("the experiment is being cancelled");
+  },
+);

@@ -547,10 +547,21 @@ export const api = {
     ),
   /** The URL of a checkpoint's files in one archive. */
   checkpointUrl: (id: string) => `${ROOT}api/v1/checkpoints/${encodeURIComponent(id)}/download`,
-  actOnTrial: (id: string, action: TrialAction) =>
-    once(http.POST(`/api/v1/trials/{trial_id}/${action}`, { params: { path: { trial_id: id } } })),
-  forkTrial: (id: string, body: TrialFork) =>
-    once(http.POST("/api/v1/trials/{trial_id}/fork", { params: { path: { trial_id: id } }, body: body as never })),
+  actOnTrial: (id: string, action: TrialAction, key: string) =>
+    once(
+      http.POST(`/api/v1/trials/{trial_id}/${action}`, {
+        params: { path: { trial_id: id }, header: { "idempotency-key": key } },
+      }),
+      SEND_AGAIN,
+    ),
+  forkTrial: (id: string, body: TrialFork, key: string) =>
+    once(
+      http.POST("/api/v1/trials/{trial_id}/fork", {
+        params: { path: { trial_id: id }, header: { "idempotency-key": key } },
+        body: body as never,
+      }),
+      SEND_AGAIN,
+    ),
   session: (signal?: AbortSignal) => answered(http.GET("/api/v1/session", { ...aborting(signal) }), signal),
   signIn: (token: string) => answered(http.POST("/api/v1/session", { body: { token } })),
   signOut: () => done(http.DELETE("/api/v1/session")),

@@ -9756,7 +9756,10 @@ export interface operations {
     trials_fork: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description trl_... */
                 trial_id: string;
@@ -11650,7 +11653,10 @@ export interface operations {
     trials_retry: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description trl_... */
                 trial_id: string;

@@ -260,6 +260,18 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     assert sizes(made) == [3]
 
 
+def test_a_trial_that_reports_at_max_t_while_its_segment_ends_for_a_resize_is_complete() -> None:
+    made = bench(num_samples=1, max_t=1)
+    made.feed(e.Waiting(time=made.tick(), trial=0, segment=1, reason="waits for 4 workers"))
+    made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    assert len(resizes(made)) == 1
+    made.started(0)
+    made.reported(0)
+    assert made.states == ["completed"]
+    assert made.verdict(0) == "stop"
+    assert launches(made.ended(0)) == [], "it is not trained beyond max_t"
+
+
 def test_a_trial_whose_group_is_lost_starts_again_with_what_the_others_leave() -> None:
     made = started(bench(num_samples=2), 2)
     assert sizes(made) == [2, 2]

@@ -25,7 +25,9 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
     """Decide whether the trial that has just reported must fail, stop or complete."""
     trial = experiment.trials[event.trial]
     number, spec = trial.number, experiment.spec
-    if trial.segments[-1].leaving:
+    # A resize may be decided before its segment starts, and the segment then still makes a report.
+    resizes = trial.next is not None and trial.next.cause == "resize"
+    if trial.segments[-1].leaving and not resizes:
         return []
     if missing := [objective.metric for objective in spec.objectives if objective.metric not in trial.last]:
         return _without_objective(experiment, trial, missing, event)

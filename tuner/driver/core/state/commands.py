@@ -59,7 +59,9 @@ def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str)
     elif command == "kill" and trial.holds_resources:
         state.act(Interrupt(trial.ref, "kill"))
     elif command == "retry" and trial.state is _S.FAILED:
-        start = trial.checkpoint
+        start, max_t = trial.checkpoint, state.spec.max_t
+        if start is not None and max_t is not None and state.progress.start_time(trial, start) >= max_t:
+            start = None  # from there, the new trial would train beyond max_t
         name, where = (start.id, f"iteration {start.step}") if start is not None else ("", "the beginning")
         why = f"retry of trial {trial.number} from {where}, {reason or 'by a user'}"
         same = EnqueuedTrial(

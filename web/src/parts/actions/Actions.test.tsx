@@ -396,7 +396,12 @@ describe("the actions of a trial", () => {
   });
 
   it("can be requested again once the trial has failed again", async () => {
-    vi.spyOn(api, "actOnTrial").mockResolvedValue({} as never);
+    const retry = vi.spyOn(api, "actOnTrial").mockRejectedValueOnce(new ApiError(0, "The service is not responding."));
+    retry.mockResolvedValue({} as never);
+    const confirm = async () => {
+      const buttons = await screen.findAllByRole("button", { name: /Retry/ });
+      await act(() => Promise.resolve(fireEvent.click(buttons.at(-1)!)));
+    };
     const node = (state: Trial["state"], actions: Trial["actions"]) => (
       <MantineProvider env="test">
         <QueryClientProvider client={client}>
@@ -407,12 +412,18 @@ describe("the actions of a trial", () => {
     const client = new QueryClient();
     const { rerender } = render(node("failed", ["retry"]));
     fireEvent.click(screen.getByRole("button", { name: "Retry" }));
-    const buttons = await screen.findAllByRole("button", { name: /Retry/ });
-    await act(() => Promise.resolve(fireEvent.click(buttons.at(-1)!)));
-    expect(screen.getByRole<HTMLButtonElement>("button", { name: "Retry requested" }).disabled).toBe(true);
+    await confirm();
+    await screen.findByRole("alert");
+    await confirm();
+    expect((await screen.findByRole<HTMLButtonElement>("button", { name: "Retry requested" })).disabled).toBe(true);
     rerender(node("running", ["stop"]));
     rerender(node("failed", ["retry"]));
-    expect(screen.getByRole<HTMLButtonElement>("button", { name: "Retry" }).disabled).toBe(false);
+    fireEvent.click(screen.getByRole("button", { name: "Retry" }));
+    await confirm();
+    await vi.waitFor(() => expect(retry).toHaveBeenCalledTimes(3));
+    const [first, again, next] = retry.mock.calls.map(([, , key]) => key);
+    expect(again).toBe(first); // so that it is carried out once if only the first answer was lost
+    expect(next).not.toBe(first);
   });
 
   it("kill it after a question that says which work is lost", async () => {
@@ -422,7 +433,7 @@ describe("the actions of a trial", () => {
     expect(await screen.findByText(/without a last report or checkpoint/)).toBeTruthy();
     expect(kill).not.toHaveBeenCalled();
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Kill this trial" }))));
-    expect(kill).toHaveBeenCalledWith("trl_1", "kill");
+    expect(kill).toHaveBeenCalledWith("trl_1", "kill", expect.anything());
   });
 
   it("fork it from a checkpoint with the parameters that were changed", async () => {
@@ -440,7 +451,7 @@ describe("the actions of a trial", () => {
     fireEvent.click(screen.getByRole("button", { name: "Fork" }));
     fireEvent.change(await screen.findByLabelText("lr"), { target: { value: "0.5" } });
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Start the new trial" }))));
-    expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { lr: 0.5 } });
+    expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { lr: 0.5 } }, expect.anything());
   });
 
   it("fork it with all digits of whole numbers above 2^53", async () => {
@@ -462,6 +473,7 @@ describe("the actions of a trial", () => {
     fireEvent.click(field);
     fireEvent.click(await screen.findByRole("option", { name: "1152921504606846977", hidden: true }));
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Start the new trial" }))));
-    expect(fork).toHaveBeenCalledWith("trl_1", { checkpoint_id: null, params: { seed: 1152921504606846977n } });
+    const body = { checkpoint_id: null, params: { seed: 1152921504606846977n } };
+    expect(fork).toHaveBeenCalledWith("trl_1", body, expect.anything());
   });
 });

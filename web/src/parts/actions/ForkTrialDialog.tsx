@@ -6,6 +6,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { bytes } from "../../format";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
+import { useRequestKey } from "../common/useRequestKey";
 import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
@@ -40,14 +41,17 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
   });
   const ready = list.data?.filter((one) => one.state === "ready") ?? [];
   const [from, setFrom] = useState(checkpoint);
+  const keyOf = useRequestKey();
   const names = Object.keys(trial.params);
   const [first] = useState(() => textsOf(experiment, trial.params, names));
   const [texts, setTexts] = useState(first);
   const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "", names);
   const changed = fields.filter((field) => (texts[field.name] ?? "") !== (first[field.name] ?? ""));
   const send = useMutation({
-    mutationFn: (texts: Readonly<Record<string, string>>) =>
-      api.forkTrial(trial.id, { checkpoint_id: from, params: filled(changed, texts) }),
+    mutationFn: (texts: Readonly<Record<string, string>>) => {
+      const body = { checkpoint_id: from, params: filled(changed, texts) };
+      return api.forkTrial(trial.id, body, keyOf(body));
+    },
     onSuccess: () => {
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id) });
       onClose();

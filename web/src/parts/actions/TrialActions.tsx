@@ -5,6 +5,7 @@ import { api, type TrialAction } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { keys } from "../../live/keys";
 import { lazily } from "../common/lazily";
+import { useRequestKey } from "../common/useRequestKey";
 import { useMayChange } from "../common/useSession";
 import { Confirm } from "./Confirm";
 import { TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
@@ -28,11 +29,14 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
     setBefore(trial.state);
     setRequested(null);
   }
+  const [answered, setAnswered] = useState(0); // a request that follows an answered one is a new one
+  const keyOf = useRequestKey();
   const act = useMutation({
-    mutationFn: (action: TrialAction) => api.actOnTrial(trial.id, action),
+    mutationFn: (action: TrialAction) => api.actOnTrial(trial.id, action, keyOf([trial.id, action, answered])),
     onSuccess: (_, action) => {
       setAsked((now) => (now === action ? null : now)); // a late answer closes no other question
       setRequested(action);
+      setAnswered((count) => count + 1);
       void client.invalidateQueries({ queryKey: keys.trial(trial.id) });
       void client.invalidateQueries({ queryKey: keys.experiment(experiment.id), exact: true });
     },
