@@ -507,10 +507,11 @@ export const api = {
       }),
       SEND_AGAIN,
     ),
-  change: (id: string, patch: ExperimentPatch) =>
+  /** `revision`: the one at which the experiment must still be. */
+  change: (id: string, patch: ExperimentPatch, revision: number) =>
     answered(
       http.PATCH("/api/v1/experiments/{experiment_id}", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, header: { "if-match": `"${revision}"` } },
         body: patch as never,
       }),
     ),
