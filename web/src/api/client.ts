@@ -55,6 +55,11 @@ export function isMissing(error: unknown): error is ApiError {
   return error instanceof ApiError && error.status === 404;
 }
 
+/** Return true if an error says that the user's role does not allow the request. */
+export function isForbidden(error: unknown): error is ApiError {
+  return error instanceof ApiError && error.status === 403;
+}
+
 // `fetch` is looked up for each call, so that tests can replace it.
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),

@@ -5,7 +5,6 @@ import { api } from "../../api/client";
 import type { CheckpointItem, Experiment, TrialWithSegments } from "../../api/types";
 import { bytes, metric } from "../../format";
 import { keys } from "../../live/keys";
-import { hasEnded } from "../../live/states";
 import classes from "./Checkpoints.module.css";
 import { lazily } from "../common/lazily";
 import { ProblemBox } from "../common/Problem";
@@ -28,7 +27,7 @@ export function Checkpoints({ trial, experiment }: { trial: TrialWithSegments; e
   const query = useQuery({
     queryKey: keys.trialCheckpoints(trial.id),
     queryFn: ({ signal }) => api.checkpoints(trial.experiment_id, trial.number, signal),
-    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
+    refetchInterval: REFRESH_MS, // also after the trial's end: others may pin one, and the policy may delete one
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="list of checkpoints" retry={() => void query.refetch()} />;
