@@ -37,7 +37,7 @@ it("creates no token that expires after 0 days, and says how to create one that 
   expect(create.mock.calls[0]![0]).toMatchObject({ expires_days: 0.5 });
 });
 
-it("shows what others create, revoke and delete meanwhile, and says that a webhook is gone", async () => {
+it("shows what others create and delete meanwhile, and drops a webhook that is gone", async () => {
   vi.useFakeTimers({ shouldAdvanceTime: true });
   const token = { id: "tok_1", name: "nightly", role: "editor", project: null, created_at: "2026-03-03T12:00:00Z" };
   const hook = { id: "whk_1", url: "https://example.com", events: [], threshold: null, project: null, format: "json" };
@@ -63,11 +63,11 @@ it("shows what others create, revoke and delete meanwhile, and says that a webho
   lists.webhooks.mockResolvedValue({ items: [hook] } as never);
   await act(() => vi.advanceTimersByTimeAsync(10_000));
   expect(await screen.findByText("nightly")).toBeTruthy();
-  fireEvent.click(await screen.findByRole("button", { name: "Delete" }));
+  fireEvent.click(await screen.findByRole("button", { name: "Delete https://example.com" }));
   for (const list of [lists.projects, lists.audit]) expect(list.mock.calls.length).toBeGreaterThan(1);
 
   vi.spyOn(api, "deleteWebhook").mockRejectedValue(new ApiError(404, "no webhook 'whk_1'"));
   lists.webhooks.mockResolvedValue({ items: [] });
-  fireEvent.click(screen.getByRole("button", { name: "Delete permanently" }));
+  fireEvent.click(screen.getByRole("button", { name: "Delete permanently https://example.com" }));
   await screen.findByText(/No webhooks yet/);
 });

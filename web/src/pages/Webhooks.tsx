@@ -107,14 +107,26 @@ function Row({ one }: { one: Webhook }) {
         <td>{one.format}</td>
         <td>
           <span className={classes.sure}>
-            <Button size="compact-xs" variant="default" aria-expanded={open} onClick={() => setOpen(!open)}>
+            <Button
+              size="compact-xs"
+              variant="default"
+              aria-expanded={open}
+              aria-label={`${open ? "Hide messages" : "Messages"} of ${one.url}`}
+              onClick={() => setOpen(!open)}
+            >
               {open ? "Hide messages" : "Messages"}
             </Button>
             {/* With an element of their own, the focus goes to the button that takes the place of the one that was pressed. */}
             <span className={classes.sure}>
               {sure ? (
                 <>
-                  <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
+                  <Button
+                    size="compact-xs"
+                    color="red"
+                    aria-label={`Delete permanently ${one.url}`}
+                    loading={remove.isPending}
+                    onClick={() => remove.mutate()}
+                  >
                     Delete permanently
                   </Button>
                   <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
@@ -122,7 +134,12 @@ function Row({ one }: { one: Webhook }) {
                   </Button>
                 </>
               ) : (
-                <Button size="compact-xs" variant="default" onClick={() => setSure(true)}>
+                <Button
+                  size="compact-xs"
+                  variant="default"
+                  aria-label={`Delete ${one.url}`}
+                  onClick={() => setSure(true)}
+                >
                   Delete
                 </Button>
               )}

@@ -84,6 +84,7 @@ function Row({ one, trial, onFork }: RowProps) {
     onSuccess: (answer) =>
       client.setQueryData<CheckpointItem[]>(key, (old) => old?.map((each) => (each.id === answer.id ? answer : each))),
   });
+  const which = `iteration ${one.step}`;
   const allowed = new Set(useMayChange() ? one.actions : []);
   return (
     <li>
@@ -104,7 +105,7 @@ function Row({ one, trial, onFork }: RowProps) {
       </div>
       <div className={classes.buttons}>
         {allowed.has("fork") && (
-          <Button size="compact-xs" variant="default" onClick={onFork}>
+          <Button size="compact-xs" variant="default" aria-label={`Fork ${which}`} onClick={onFork}>
             Fork
           </Button>
         )}
@@ -112,6 +113,7 @@ function Row({ one, trial, onFork }: RowProps) {
           <Button
             size="compact-xs"
             variant="default"
+            aria-label={`${one.pinned ? "Unpin" : "Pin"} ${which}`}
             loading={pin.isPending}
             title={
               one.pinned
@@ -124,7 +126,7 @@ function Row({ one, trial, onFork }: RowProps) {
           </Button>
         )}
         {one.state === "ready" && (
-          <Anchor size="xs" href={api.checkpointUrl(one.id)} download>
+          <Anchor size="xs" aria-label={`Download ${which}`} href={api.checkpointUrl(one.id)} download>
             Download
           </Anchor>
         )}

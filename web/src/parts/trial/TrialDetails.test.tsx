@@ -67,6 +67,7 @@ it.each([
       .map((one) => one.textContent)
       .filter((name) => ["Fork", "Pin", "Profile"].includes(name));
   await waitFor(() => expect(names()).toEqual(offered));
+  expect(screen.queryAllByRole("button", { name: "Pin iteration 9" })).toHaveLength(offered.includes("Pin") ? 1 : 0);
   // The trial has ended, but somebody else may still pin its checkpoints.
   checkpoints.mockResolvedValue([{ ...saved, pinned: true, actions: ["fork", "unpin"] }] as never);
   await act(() => vi.advanceTimersByTimeAsync(5_000));
