@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.store.examples import T0, a_report, begin, until_blocked
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.logs import LogChunk
-from tuner.errors import NotFound
+from tuner.errors import Conflict, NotFound
 from tuner.store import Bookmark, Store, commands, removal
 from tuner.store.sql.database import KEPT_PAGES
 
@@ -85,6 +86,19 @@ def test_what_is_being_deleted_is_not_found(store: Store, monkeypatch: pytest.Mo
     store.experiments.remove(made.id)
     with pytest.raises(NotFound):
         store.experiments.get(made.public_id)
+
+
+def test_what_is_partly_deleted_is_never_continued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes after the interruption, a `continue` was accepted, and each driver failed to read the log, again and again."""
+    made, epoch, _ = begin(store, 2)
+    assert store.experiments.seize(made.id, epoch)
+    interrupt(store, made.id, monkeypatch)
+    later = time.time() + 2 * removal.LEASE_S
+    with pytest.raises(Conflict, match="delete it again"):
+        store.commands.add(made.id, "continue", now=later)
+    with pytest.raises(Conflict):
+        store.drivers.claim(made.id, "a driver", 60.0, later)
+    store.experiments.remove(made.id)
 
 
 def test_a_command_for_an_experiment_that_was_deleted_just_now_is_not_found(store: Store) -> None:

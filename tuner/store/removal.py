@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 
 from tuner.domain.states import ExperimentState
@@ -21,7 +22,10 @@ OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhoo
 """The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
 
 LEASE_S = 600.0
-"""The duration of a deletion's lease in seconds. After that, users may continue the experiment, as if it had been cancelled."""
+"""The duration of a deletion's lease in seconds. After that, users may continue the experiment, as if it had been cancelled.
+
+The lease never ends once the first row is deleted, because the log can no longer be folded.
+"""
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
@@ -31,6 +35,7 @@ WHERE id = ? AND driver_epoch = COALESCE(?, driver_epoch)"""
 _GIVE_BACK = f"""
 UPDATE experiment SET driver_owner = ?, lease_until = ?, state = ?
 WHERE id = ? AND driver_epoch = ? AND driver_owner = '{DELETION}'"""
+_KEEP = f"UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_owner = '{DELETION}'"
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
@@ -73,6 +78,7 @@ def remove(database: Database, experiment_id: int) -> None:
             segments = [row[0] for row in cursor.rows(_SEGMENTS, (experiment_id, AT_ONCE))]
             if not segments:
                 break
+            cursor.execute(_KEEP, (math.inf, experiment_id))
             for table in OF_SEGMENTS:
                 _delete(cursor, table, "segment_id", segments)
             _delete(cursor, "segment", "id", segments)

@@ -55,6 +55,11 @@ export function isMissing(error: unknown): error is ApiError {
   return error instanceof ApiError && error.status === 404;
 }
 
+/** Return true if an error says that the user's role does not allow the request. */
+export function isForbidden(error: unknown): error is ApiError {
+  return error instanceof ApiError && error.status === 403;
+}
+
 // `fetch` is looked up for each call, so that tests can replace it.
 const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
@@ -507,10 +512,11 @@ export const api = {
       }),
       SEND_AGAIN,
     ),
-  change: (id: string, patch: ExperimentPatch) =>
+  /** `revision`: the one at which the experiment must still be. */
+  change: (id: string, patch: ExperimentPatch, revision: number) =>
     answered(
       http.PATCH("/api/v1/experiments/{experiment_id}", {
-        params: { path: { experiment_id: id } },
+        params: { path: { experiment_id: id }, header: { "if-match": `"${revision}"` } },
         body: patch as never,
       }),
     ),

@@ -1,7 +1,7 @@
 import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { Link } from "react-router";
-import { api, ApiError } from "../api/client";
+import { api, ApiError, isForbidden } from "../api/client";
 import type { Cluster, Experiment } from "../api/types";
 import { ago, duration, elapsed, moment, number, plural } from "../format";
 import { CLUSTER } from "../charts/copies";
@@ -32,8 +32,7 @@ export default function ClusterPage() {
   const query = useQuery({
     queryKey: ["cluster"],
     queryFn: ({ signal }) => api.cluster(signal),
-    refetchInterval: ({ state }) =>
-      state.error instanceof ApiError && state.error.status === 403 ? false : REFRESH_MS,
+    refetchInterval: ({ state }) => (isForbidden(state.error) ? false : REFRESH_MS),
     retry: false,
     // Here, a 503 means that no driver is running, not that the service is down.
     meta: { needsDriver: true },
@@ -59,7 +58,7 @@ export default function ClusterPage() {
   );
   const found = query.data;
   const silent = query.error instanceof ApiError && query.error.status === 503;
-  const refused = query.error instanceof ApiError && query.error.status === 403;
+  const refused = isForbidden(query.error);
   if (refused) return <Limited running={running} />;
   return (
     <div className={classes.page}>

@@ -10,12 +10,19 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import classes from "./SettingsPage.module.css";
 
+/** The time after which a list of the settings is read again: others may have changed it. */
+export const REFRESH_MS = 10_000;
+
 const AUTO = "from earlier ones in the project";
 const NONE = "nothing from earlier ones";
 
 /** The projects with their settings, and the resources that their experiments have used and may hold. A click on one lists its experiments. */
 export function Projects({ mayChange }: { mayChange: boolean }) {
-  const projects = useQuery({ queryKey: ["projects"], queryFn: ({ signal }) => api.projects(signal) });
+  const projects = useQuery({
+    queryKey: ["projects"],
+    queryFn: ({ signal }) => api.projects(signal),
+    refetchInterval: REFRESH_MS,
+  });
   if (projects.isError && !projects.data)
     return <ProblemBox error={projects.error} what="list of projects" retry={() => void projects.refetch()} />;
   if (!projects.data) return <Skeleton height={120} />;

@@ -1,14 +1,16 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
-import { Create } from "./SettingsPage";
+import SettingsPage, { Create } from "./SettingsPage";
 
 afterEach(() => {
   cleanup();
   vi.restoreAllMocks();
+  vi.useRealTimers();
 });
 
 it("creates no token that expires after 0 days, and says how to create one that never does", async () => {
@@ -33,4 +35,39 @@ it("creates no token that expires after 0 days, and says how to create one that 
   fireEvent.submit(days.closest("form")!);
   await vi.waitFor(() => expect(create).toHaveBeenCalled());
   expect(create.mock.calls[0]![0]).toMatchObject({ expires_days: 0.5 });
+});
+
+it("shows what others create and delete meanwhile, and drops a webhook that is gone", async () => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+  const token = { id: "tok_1", name: "nightly", role: "editor", project: null, created_at: "2026-03-03T12:00:00Z" };
+  const hook = { id: "whk_1", url: "https://example.com", events: [], threshold: null, project: null, format: "json" };
+  const lists = {
+    tokens: vi.spyOn(api, "tokens").mockResolvedValue({ items: [] }),
+    projects: vi.spyOn(api, "projects").mockResolvedValue({ items: [] }),
+    webhooks: vi.spyOn(api, "webhooks").mockResolvedValue({ items: [] }),
+    audit: vi.spyOn(api, "audit").mockResolvedValue({ items: [], next_page_token: null }),
+  };
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "admin" } as never);
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>
+          <SettingsPage />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  await screen.findByText(/No webhooks yet/);
+  await screen.findByText("No changes yet.");
+  lists.tokens.mockResolvedValue({ items: [token] } as never);
+  lists.webhooks.mockResolvedValue({ items: [hook] } as never);
+  await act(() => vi.advanceTimersByTimeAsync(10_000));
+  expect(await screen.findByText("nightly")).toBeTruthy();
+  fireEvent.click(await screen.findByRole("button", { name: "Delete https://example.com" }));
+  for (const list of [lists.projects, lists.audit]) expect(list.mock.calls.length).toBeGreaterThan(1);
+
+  vi.spyOn(api, "deleteWebhook").mockRejectedValue(new ApiError(404, "no webhook 'whk_1'"));
+  lists.webhooks.mockResolvedValue({ items: [] });
+  fireEvent.click(screen.getByRole("button", { name: "Delete permanently https://example.com" }));
+  await screen.findByText(/No webhooks yet/);
 });

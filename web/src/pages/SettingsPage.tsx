@@ -2,7 +2,7 @@ import { Alert, Anchor, Button, Select, Skeleton, TextInput } from "@mantine/cor
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
-import { api, ApiError, type NewToken } from "../api/client";
+import { api, isForbidden, type NewToken } from "../api/client";
 import { moment } from "../format";
 import { Mistakes } from "../parts/common/Mistakes";
 import { settingsCall } from "../charts/copies";
@@ -15,7 +15,7 @@ import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { changesAmong, outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
-import { ProjectInput, Projects } from "./Projects";
+import { ProjectInput, Projects, REFRESH_MS } from "./Projects";
 import { Webhooks } from "./Webhooks";
 
 const ROLES = [
@@ -28,9 +28,13 @@ const ROLES = [
 /** The settings: tokens, projects, webhooks and the audit trail. */
 export default function SettingsPage() {
   useTitle("Settings");
-  const tokens = useQuery({ queryKey: ["tokens"], queryFn: ({ signal }) => api.tokens(signal) });
+  const tokens = useQuery({
+    queryKey: ["tokens"],
+    queryFn: ({ signal }) => api.tokens(signal),
+    refetchInterval: ({ state }) => (isForbidden(state.error) ? false : REFRESH_MS),
+  });
   const session = useSession();
-  const refused = tokens.error instanceof ApiError && tokens.error.status === 403;
+  const refused = isForbidden(tokens.error);
   return (
     <div className={classes.page}>
       <h1 className={classes.title}>Settings</h1>
@@ -217,8 +221,13 @@ function Revoke({ id, name }: { id: string; name: string }) {
 }
 
 function Audit() {
-  const audit = useQuery({ queryKey: ["audit"], queryFn: ({ signal }) => api.audit(signal) });
-  if (audit.isError) return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
+  const audit = useQuery({
+    queryKey: ["audit"],
+    queryFn: ({ signal }) => api.audit(signal),
+    refetchInterval: REFRESH_MS,
+  });
+  if (audit.isError && !audit.data)
+    return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
   if (!audit.data) return <Skeleton height={120} />;
   const changes = changesAmong(audit.data.items);
   return (

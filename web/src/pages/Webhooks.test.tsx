@@ -30,7 +30,7 @@ it("moves the focus of the keyboard from Delete to the button that deletes, and 
     button.focus();
     fireEvent.click(button);
   };
-  press(await screen.findByRole("button", { name: "Delete" }));
+  press(await screen.findByRole("button", { name: "Delete https://example.com" }));
   await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete permanently"));
   press(screen.getByRole("button", { name: "Keep it" }));
   await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete"));

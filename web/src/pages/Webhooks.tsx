@@ -1,7 +1,7 @@
 import { Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api, ApiError, type NewWebhook } from "../api/client";
+import { api, isForbidden, type NewWebhook } from "../api/client";
 import type { Webhook } from "../api/types";
 import { moment } from "../format";
 import { Snippet } from "../parts/experiments/FirstExperiment";
@@ -12,7 +12,7 @@ import { NumberField } from "../parts/common/NumberField";
 import { Panel } from "../parts/common/Panel";
 import parts from "../parts/common/parts.module.css";
 import { ProblemBox } from "../parts/common/Problem";
-import { ProjectInput } from "./Projects";
+import { ProjectInput, REFRESH_MS } from "./Projects";
 import classes from "./SettingsPage.module.css";
 
 type EventName = Webhook["events"][number];
@@ -37,8 +37,13 @@ interface WebhooksProps {
 
 /** Show the webhooks, and say whether their messages arrived. */
 export function Webhooks({ all, only }: WebhooksProps) {
-  const query = useQuery({ queryKey: ["webhooks"], queryFn: ({ signal }) => api.webhooks(signal), retry: false });
-  if (query.error instanceof ApiError && query.error.status === 403) return null;
+  const query = useQuery({
+    queryKey: ["webhooks"],
+    queryFn: ({ signal }) => api.webhooks(signal),
+    retry: false,
+    refetchInterval: ({ state }) => (isForbidden(state.error) ? false : REFRESH_MS),
+  });
+  if (isForbidden(query.error)) return null;
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="list of webhooks" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
@@ -84,7 +89,11 @@ function Row({ one }: { one: Webhook }) {
   const [open, setOpen] = useState(false);
   const remove = useMutation({
     mutationFn: () => api.deleteWebhook(one.id),
-    onSuccess: () => void client.invalidateQueries({ queryKey: ["webhooks"] }),
+    onSettled: () => {
+      // Somebody else may have deleted it meanwhile.
+      void client.invalidateQueries({ queryKey: ["webhooks"], exact: true });
+      void client.invalidateQueries({ queryKey: ["audit"] });
+    },
   });
   return (
     <>
@@ -98,14 +107,26 @@ function Row({ one }: { one: Webhook }) {
         <td>{one.format}</td>
         <td>
           <span className={classes.sure}>
-            <Button size="compact-xs" variant="default" aria-expanded={open} onClick={() => setOpen(!open)}>
+            <Button
+              size="compact-xs"
+              variant="default"
+              aria-expanded={open}
+              aria-label={`${open ? "Hide messages" : "Messages"} of ${one.url}`}
+              onClick={() => setOpen(!open)}
+            >
               {open ? "Hide messages" : "Messages"}
             </Button>
             {/* With an element of their own, the focus goes to the button that takes the place of the one that was pressed. */}
             <span className={classes.sure}>
               {sure ? (
                 <>
-                  <Button size="compact-xs" color="red" loading={remove.isPending} onClick={() => remove.mutate()}>
+                  <Button
+                    size="compact-xs"
+                    color="red"
+                    aria-label={`Delete permanently ${one.url}`}
+                    loading={remove.isPending}
+                    onClick={() => remove.mutate()}
+                  >
                     Delete permanently
                   </Button>
                   <Button size="compact-xs" variant="default" onClick={() => setSure(false)}>
@@ -113,7 +134,12 @@ function Row({ one }: { one: Webhook }) {
                   </Button>
                 </>
               ) : (
-                <Button size="compact-xs" variant="default" onClick={() => setSure(true)}>
+                <Button
+                  size="compact-xs"
+                  variant="default"
+                  aria-label={`Delete ${one.url}`}
+                  onClick={() => setSure(true)}
+                >
                   Delete
                 </Button>
               )}

@@ -21,6 +21,7 @@ const EXPERIMENT = {
   priority: 0,
   weight: 1,
   num_samples: 3,
+  revision: 4,
   trials: 3,
   max_t: 27,
   time_attr: "training_iteration",
@@ -45,7 +46,10 @@ const menu = () => {
   return screen.getAllByRole("menuitem").map((item) => item.querySelector("b")!.textContent);
 };
 
-beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
+beforeEach(() => {
+  vi.spyOn(api, "session").mockReturnValue(new Promise(() => {}));
+  vi.spyOn(api, "exactExperiment").mockResolvedValue(EXPERIMENT);
+});
 afterEach(() => void vi.restoreAllMocks());
 
 describe("the actions of an experiment", () => {
@@ -226,7 +230,11 @@ describe("the actions of an experiment", () => {
     expect([field.getAttribute("aria-invalid"), save.disabled]).toEqual(["true", true]);
     fireEvent.change(field, { target: { value: "lr: {type: loguniform, lower: 1, upper: 0.1}" } });
     await act(() => Promise.resolve(fireEvent.click(save)));
-    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } });
+    expect(change).toHaveBeenLastCalledWith(
+      "exp_1",
+      { space: { lr: { type: "loguniform", lower: 1, upper: 0.1 } } },
+      4,
+    );
     expect(await screen.findByText("lr.lower: must be below upper")).toBeTruthy();
     expect(screen.queryByRole("alert")).toBeNull();
     const problemOf = { ...problem, errors: [{ pointer: "/space/net~1width/lower", message: "must be a number" }] };
@@ -241,7 +249,7 @@ describe("the actions of an experiment", () => {
     change.mockResolvedValueOnce(EXPERIMENT);
     await act(() => Promise.resolve(fireEvent.click(save)));
     const width = { type: "randint", lower: 1, upper: 9 };
-    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: null, width }, assume: { width: 3 } });
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: null, width }, assume: { width: 3 } }, 4);
   });
 
   it("change how often leading configurations are repeated", async () => {
@@ -258,7 +266,7 @@ describe("the actions of an experiment", () => {
     expect([field.getAttribute("aria-invalid"), save.disabled]).toEqual(["true", true]);
     fireEvent.change(field, { target: { value: "auto" } });
     await act(() => Promise.resolve(fireEvent.click(save)));
-    expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } });
+    expect(change).toHaveBeenLastCalledWith("exp_1", { limits: { repeats: "auto" } }, 4);
   });
 
   it("keep what was typed into a form if somebody clicks beside it", async () => {
@@ -275,6 +283,30 @@ describe("the actions of an experiment", () => {
     expect(screen.queryByLabelText("Notes")).toBeNull();
   });
 
+  it("say so before a change replaces what somebody else has saved meanwhile", async () => {
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "mine" } });
+    fireEvent.change(screen.getByLabelText("Labels"), { target: { value: "team=a, gpu=h200" } });
+    type(screen.getByLabelText<HTMLInputElement>("GPU hours"), "7");
+    const theirs = { notes: "theirs,\nin two lines", tags: { team: "b", gpu: "h200" }, weight: 2 };
+    vi.spyOn(api, "exactExperiment").mockResolvedValue({ ...EXPERIMENT, ...theirs, revision: 5 });
+    const save = () => act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
+    await save();
+    const said = (await screen.findByRole("alert")).querySelectorAll("li");
+    const words = "somebody else has changed this meanwhile. Save again to replace: ";
+    expect([...said].map((one) => one.textContent)).toEqual([
+      `notes: ${words}theirs,\nin two lines`,
+      `tags.team: ${words}b`,
+    ]);
+    expect(change).not.toHaveBeenCalled();
+    await save();
+    const mine = { notes: "mine", tags: { team: "a", gpu: "h200" }, limits: { gpu_hours: 7 } };
+    expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
+  });
+
   it("change its weight and its limits to decimals", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
@@ -286,7 +318,7 @@ describe("the actions of an experiment", () => {
     type(hours, "10.05");
     expect([weight.value, hours.value]).toEqual(["0.5", "10.05"]);
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
-    expect(change).toHaveBeenLastCalledWith("exp_1", { weight: 0.5, limits: { gpu_hours: 10.05 } });
+    expect(change).toHaveBeenLastCalledWith("exp_1", { weight: 0.5, limits: { gpu_hours: 10.05 } }, 4);
   });
 
   it("keep all digits of whole numbers above 2^53", async () => {

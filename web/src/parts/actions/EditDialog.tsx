@@ -2,13 +2,14 @@ import { Autocomplete, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ApiError } from "../../api/client";
+import { exactText } from "../../api/exact";
 import { LIMITS } from "../../api/limits";
 import type { Experiment } from "../../api/types";
 import { fieldName } from "../../format";
 import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
+import { clashes, draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
 import { NumberField } from "../common/NumberField";
 import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
@@ -30,9 +31,17 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone.
   const [first] = useState(experiment);
   const [draft, setDraft] = useState(() => draftOf(experiment));
+  // The experiment as others have left it, as far as the user knows.
+  const [known, setKnown] = useState(first);
   const patch = patchOf(first, draft);
   const send = useMutation({
-    mutationFn: () => api.change(experiment.id, patch),
+    mutationFn: async () => {
+      const now = await api.exactExperiment(experiment.id);
+      setKnown(now);
+      const lost = clashes(patch, patchOf(known, draftOf(now)));
+      if (lost.length > 0) throw overwriting(lost);
+      return api.change(experiment.id, patch, now.revision);
+    },
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       void client.invalidateQueries({ queryKey: keys.experiments });
@@ -153,6 +162,16 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
       <p className={classes.words}>Running ranks keep their old limits until they restart.</p>
     </FormDialog>
   );
+}
+
+/** Return the error for a patch that would replace what somebody else has saved since the form was opened. */
+function overwriting(lost: ReturnType<typeof clashes>): ApiError {
+  const errors = lost.map(([pointer, value]) => {
+    const shown = value === null ? "none" : typeof value === "string" ? value || "no text" : exactText(value);
+    return { pointer, message: `somebody else has changed this meanwhile. Save again to replace: ${shown}` };
+  });
+  const [title, status] = ["Precondition Failed", 412];
+  return new ApiError(status, title, { type: "about:blank", title, status, detail: title, request_id: null, errors });
 }
 
 /** What the service says about each of these fields, and whether it says anything else. */

@@ -113,3 +113,15 @@ export function patchOf(experiment: Source, draft: Draft): ExperimentPatch {
   }
   return patch;
 }
+
+/** Return the fields to which two patches give different values: their pointers, with the values in the second one. */
+export function clashes(mine: object, theirs: object, at = ""): [pointer: string, value: unknown][] {
+  const others = theirs as Json;
+  return Object.entries(mine as Json).flatMap(([name, value]) => {
+    if (!(name in others)) return [];
+    const other = others[name];
+    const pointer = `${at}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`;
+    if (isMapping(value) && isMapping(other)) return clashes(value, other, pointer);
+    return exactText(value) === exactText(other) ? [] : [[pointer, other]];
+  });
+}

@@ -5,7 +5,6 @@ import { api } from "../../api/client";
 import type { CheckpointItem, Experiment, TrialWithSegments } from "../../api/types";
 import { bytes, metric } from "../../format";
 import { keys } from "../../live/keys";
-import { hasEnded } from "../../live/states";
 import classes from "./Checkpoints.module.css";
 import { lazily } from "../common/lazily";
 import { ProblemBox } from "../common/Problem";
@@ -28,7 +27,7 @@ export function Checkpoints({ trial, experiment }: { trial: TrialWithSegments; e
   const query = useQuery({
     queryKey: keys.trialCheckpoints(trial.id),
     queryFn: ({ signal }) => api.checkpoints(trial.experiment_id, trial.number, signal),
-    refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
+    refetchInterval: REFRESH_MS, // also after the trial's end: others may pin one, and the policy may delete one
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="list of checkpoints" retry={() => void query.refetch()} />;
@@ -85,6 +84,7 @@ function Row({ one, trial, onFork }: RowProps) {
     onSuccess: (answer) =>
       client.setQueryData<CheckpointItem[]>(key, (old) => old?.map((each) => (each.id === answer.id ? answer : each))),
   });
+  const which = `iteration ${one.step}`;
   const allowed = new Set(useMayChange() ? one.actions : []);
   return (
     <li>
@@ -105,7 +105,7 @@ function Row({ one, trial, onFork }: RowProps) {
       </div>
       <div className={classes.buttons}>
         {allowed.has("fork") && (
-          <Button size="compact-xs" variant="default" onClick={onFork}>
+          <Button size="compact-xs" variant="default" aria-label={`Fork ${which}`} onClick={onFork}>
             Fork
           </Button>
         )}
@@ -113,6 +113,7 @@ function Row({ one, trial, onFork }: RowProps) {
           <Button
             size="compact-xs"
             variant="default"
+            aria-label={`${one.pinned ? "Unpin" : "Pin"} ${which}`}
             loading={pin.isPending}
             title={
               one.pinned
@@ -125,7 +126,7 @@ function Row({ one, trial, onFork }: RowProps) {
           </Button>
         )}
         {one.state === "ready" && (
-          <Anchor size="xs" href={api.checkpointUrl(one.id)} download>
+          <Anchor size="xs" aria-label={`Download ${which}`} href={api.checkpointUrl(one.id)} download>
             Download
           </Anchor>
         )}

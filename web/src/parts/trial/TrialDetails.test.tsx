@@ -1,13 +1,16 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen, waitFor } from "@testing-library/react";
+import { act, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { TrialDetails } from "./TrialDetails";
 
-afterEach(() => void vi.restoreAllMocks());
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 const TRIAL = {
   id: "trl_1",
@@ -37,9 +40,11 @@ it.each([
   ["viewer", []],
   ["editor", ["Fork", "Pin", "Profile"]],
 ])("offers the role %s only what it allows", async (role, offered) => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
   vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
   vi.spyOn(api, "trial").mockResolvedValue(TRIAL as never);
-  vi.spyOn(api, "checkpoints").mockResolvedValue([{ ...SAVED, pinned: false, actions: ["fork", "pin"] }] as never);
+  const saved = { ...SAVED, pinned: false, actions: ["fork", "pin"] };
+  const checkpoints = vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={new QueryClient()}>
@@ -62,4 +67,9 @@ it.each([
       .map((one) => one.textContent)
       .filter((name) => ["Fork", "Pin", "Profile"].includes(name));
   await waitFor(() => expect(names()).toEqual(offered));
+  expect(screen.queryAllByRole("button", { name: "Pin iteration 9" })).toHaveLength(offered.includes("Pin") ? 1 : 0);
+  // The trial has ended, but somebody else may still pin its checkpoints.
+  checkpoints.mockResolvedValue([{ ...saved, pinned: true, actions: ["fork", "unpin"] }] as never);
+  await act(() => vi.advanceTimersByTimeAsync(5_000));
+  await screen.findByText(/pinned: it is not deleted/);
 });

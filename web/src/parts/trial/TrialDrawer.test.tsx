@@ -34,9 +34,11 @@ function Rows({ open, scrolled }: { open: boolean; scrolled: boolean }) {
   const [content, close] = useFocus(open ? 3 : undefined, false);
   return (
     <>
-      <div role="region" tabIndex={0}>
-        {!scrolled && <a href="#3">3</a>}
-      </div>
+      <main>
+        <div role="region" tabIndex={0}>
+          {!scrolled && <a href="#3">3</a>}
+        </div>
+      </main>
       {open && (
         <div ref={content}>
           <button ref={close}>Close</button>
@@ -53,5 +55,15 @@ it("returns the focus to the table if the link that opened the trial is gone", (
   expect(document.activeElement).toBe(screen.getByRole("button"));
   rerender(<Rows open scrolled />);
   rerender(<Rows open={false} scrolled />);
+  expect(document.activeElement).toBe(screen.getByRole("region"));
+});
+
+it("moves the focus to the page if the address has opened the trial", () => {
+  const { rerender } = render(<Rows open scrolled={false} />);
+  rerender(<Rows open={false} scrolled={false} />);
+  expect(document.activeElement, "nothing had the focus").toBe(document.body);
+  rerender(<Rows open scrolled={false} />);
+  screen.getByRole("button").focus();
+  rerender(<Rows open={false} scrolled={false} />);
   expect(document.activeElement).toBe(screen.getByRole("region"));
 });

@@ -19,13 +19,20 @@ interface TrialDrawerProps {
 
 /**
  * Move the focus from the link or button that opened a trial into its drawer, and back when the drawer is closed: to that link, or to
- * the table that has since scrolled it away. The focus stays where it is if a chart opened the trial, since the arrow keys continue
- * from there. On phones, where the drawer covers the page, Mantine does this.
+ * the table that has since scrolled it away. If a link to the page, or a key, has opened the trial, a focus that the user has moved
+ * into the drawer goes to the first part of the page, such as its open tab. If a chart opened the trial, the focus stays where it is,
+ * since the arrow keys continue from there. On phones, where the drawer covers the page, Mantine does this.
  */
 export function useFocus(number: number | undefined, phone: boolean) {
   const content = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
   const openers = useRef<readonly (HTMLElement | null | undefined)[]>([]);
+  const inside = useRef(false); // whether the drawer had the focus last; it is gone when it has lost it
+  useEffect(() => {
+    const onFocus = ({ target }: FocusEvent) => void (inside.current = !!content.current?.contains(target as Node));
+    document.addEventListener("focusin", onFocus);
+    return () => document.removeEventListener("focusin", onFocus);
+  }, []);
   // Not a dependency: a window that becomes narrower or wider must not move the focus.
   const onPhone = useRef(phone);
   useLayoutEffect(() => {
@@ -52,7 +59,8 @@ export function useFocus(number: number | undefined, phone: boolean) {
       return;
     }
     const within = document.activeElement === document.body || content.current?.contains(document.activeElement);
-    if (within) openers.current.find((one) => one?.isConnected)?.focus({ preventScroll: true });
+    const first = () => (inside.current ? document.querySelector<HTMLElement>("main [tabindex='0']") : null);
+    if (within) (openers.current.find((one) => one?.isConnected) ?? first())?.focus({ preventScroll: true });
     openers.current = [];
   }, [number, enter]);
   return [content, close] as const;
