@@ -196,6 +196,11 @@ class Ending(Recorder):
         return Searcher.FINISHED if int(trial_id) >= 3 else super().suggest(trial_id)
 
 
+class Outdated(Recorder):
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        raise AttributeError("'Objective' object has no attribute 'objectives'")  # as AxSearch of Ray 2.60 with Ax 1.3
+
+
 class Waiting(Recorder):
     """Proposes three configurations, and then one for each result, as Ray's BayesOptSearch and ZOOptSearch do."""
 
@@ -293,6 +298,10 @@ def test_what_it_cannot_do_is_said() -> None:
         make(by_run, task(Space.from_python({})))
     with pytest.raises(SpecError, match="Stubborn does not support this space: only integers"):
         make(from_argument(Stubborn(1)), task(SPACE))
+    with pytest.raises(
+        SpecError, match="Outdated failed, perhaps .* version of its library: AttributeError: 'Objective'"
+    ):
+        make(from_argument(Outdated(1)), task(SPACE))
     with pytest.raises(SpecError, match="proposed y, which is not in the experiment's space"):
         make(from_argument(Elsewhere(1)), task(SPACE))
     with pytest.raises(SpecError, match="a Recorder has no JSON form"):

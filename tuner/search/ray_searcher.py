@@ -82,9 +82,13 @@ class RaySearcher(Proposer):
         except SpecError:
             raise
         except Exception as error:  # the searcher can be the user's code
-            message = (
-                f"{type(self._pristine).__name__} does not support this space: {error}; random, qmc and tpe support any"
-            )
+            name = type(self._pristine).__name__
+            message = f"{name} does not support this space: {error}; random, qmc and tpe support any"
+            if isinstance(error, AttributeError | ImportError):
+                why = f"{type(error).__name__}: {error}"
+                message = (
+                    f"{name} failed, perhaps because Ray does not support the installed version of its library: {why}"
+                )
             raise SpecError(message, "/search") from error
 
     def _try_out(self, context: SearcherContext) -> None:
