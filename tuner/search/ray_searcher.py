@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _HOME = "ray.tune.search.searcher"
 _ATTEMPTS = 10
-"""How often a searcher that has nothing to propose is asked again while no trial trains, before the search ends."""
+"""The number of times that a searcher with nothing to propose is asked while no trial trains, before the search ends."""
 _INDEX = "__trial_index__"
 """The key under which Ray's `Repeater` adds a repeat's number to a configuration. It is no parameter, so it is left out."""
 
