@@ -63,6 +63,8 @@ def test_public_names_are_sorted_and_shown() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         tuner.rum  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'Tuner'; tuner.run\(train, space, .*\) runs a search"):
+        tuner.Tuner  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_torch_and_lightning_can_be_imported_as_modules() -> None:

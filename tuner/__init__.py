@@ -61,6 +61,14 @@ _MODULES = {
     "stoppers": "tuner.schedulers.stoppers",
     "callbacks": "tuner.sdk.callbacks",
 }
+_INSTEAD = {  # names of Ray Tune that this package does not have, and what to write instead
+    "CLIReporter": "tuner.run takes verbose=",
+    "RunConfig": "tuner.run takes its parts as arguments, or a ray.tune.RunConfig as run_config=",
+    "Trainable": "tuner.run takes any class with setup, step, save and load, or a ray.tune.Trainable",
+    "TuneConfig": "tuner.run takes its parts as arguments, or a ray.tune.TuneConfig as tune_config=",
+    "Tuner": "tuner.run(train, space, metric=..., mode=...) runs a search, and tuner.resume(name) continues one",
+    "with_resources": "tuner.run takes resources_per_worker=, such as {'CPU': 2, 'GPU': 1}",
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, *_MODULES])
@@ -133,7 +141,10 @@ else:  # Type checkers must not see this `__getattr__`. Otherwise they would acc
         elif module := _MODULES.get(name):
             value = importlib.import_module(module)
         else:
-            raise AttributeError(f"module 'tuner' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+            instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(
+                f"module 'tuner' has no attribute {name!r}{instead}", name=name, obj=sys.modules[__name__]
+            )
         globals()[name] = value
         return value
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+import tuner
 from tests.search.driving import CONDITIONAL, TWO, Drive, make, task
+from tuner.domain.states import TrialState
+from tuner.driver.virtual import Step
 from tuner.errors import SpecError
 from tuner.search import from_argument
 from tuner.space import (
@@ -192,6 +196,28 @@ class Ending(Recorder):
         return Searcher.FINISHED if int(trial_id) >= 3 else super().suggest(trial_id)
 
 
+class Outdated(Recorder):
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        raise AttributeError("'Objective' object has no attribute 'objectives'")  # as AxSearch of Ray 2.60 with Ax 1.3
+
+
+class Waiting(Recorder):
+    """Proposes three configurations, and then one for each result, as Ray's BayesOptSearch and ZOOptSearch do."""
+
+    proposed = results = 0
+
+    def suggest(self, trial_id: str) -> Any:
+        self.rng.random()  # changed even if nothing is proposed
+        if self.proposed - self.results >= 3:
+            return None
+        self.proposed += 1
+        return super().suggest(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.results += not error
+        super().on_trial_complete(trial_id, result, error)
+
+
 class Failing(Recorder):
     def suggest(self, trial_id: str) -> Any:
         if trial_id in ("2", "5"):
@@ -221,6 +247,38 @@ def test_a_searcher_that_fails_does_not_end_the_search() -> None:
     assert kept.suggestions[2].note == "drawn at random because RaySearcher(Failing) failed: ZeroDivisionError: no luck"
 
 
+def steps(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+    for i in range(3):
+        yield Step({"score": config["x"]}, seconds=1 + i + config["x"])
+    if config["x"] > 0.9:
+        raise ValueError("too large")
+
+
+def test_a_searcher_that_waits_for_results_does_not_end_the_search() -> None:
+    """The first None ended the search: with BayesOptSearch after ten trials."""
+    options = {"metric": "score", "mode": "max", "scheduler": "fifo", "max_t": 4, "max_concurrent_trials": 4}
+    found = tuner.simulate(steps, {"x": uniform(0, 0.9)}, search_alg=Waiting(3), num_samples=12, **options)
+    assert [trial.state for trial in found.trials] == ["completed"] * 12
+    assert max(len(trial.searcher_state.get("declines", ())) for trial in found.trials) == 1, "not asked at each report"
+    found = tuner.simulate(steps, {"x": uniform(0.91, 1)}, search_alg=Waiting(3), num_samples=12, **options)
+    assert [trial.state for trial in found.trials] == ["failed"] * 3, "no result follows, so the search ends"
+
+
+def test_a_searcher_that_waits_proposes_the_same_after_a_restart() -> None:
+    of = task(SPACE)
+    searchers = {kept: make(from_argument(Waiting(3)), of) for kept in (True, False)}
+    drives = {kept: Drive(of, stops=0, parallel=99) for kept in (True, False)}
+    for kept, drive in drives.items():
+        while len(drive.suggestions) < 12:
+            if not drive.step(searchers[kept]):
+                assert searchers[kept].waits(drive.trials)
+                drive.trials.move(drive.trials.in_state(TrialState.RUNNING)[0], TrialState.COMPLETED)
+            elif not kept:
+                searchers[kept] = make(from_argument(Waiting(3)), of)
+    assert drives[True].suggestions == drives[False].suggestions
+    assert any("declines" in suggestion.state for suggestion in drives[True].suggestions)
+
+
 def test_an_end_ends_the_search() -> None:
     of = task(SPACE)
     assert len(Drive(of).run(make(from_argument(Ending(1)), of), 10)) == 3
@@ -240,6 +298,10 @@ def test_what_it_cannot_do_is_said() -> None:
         make(by_run, task(Space.from_python({})))
     with pytest.raises(SpecError, match="Stubborn does not support this space: only integers"):
         make(from_argument(Stubborn(1)), task(SPACE))
+    with pytest.raises(
+        SpecError, match="Outdated failed, perhaps .* version of its library: AttributeError: 'Objective'"
+    ):
+        make(from_argument(Outdated(1)), task(SPACE))
     with pytest.raises(SpecError, match="proposed y, which is not in the experiment's space"):
         make(from_argument(Elsewhere(1)), task(SPACE))
     with pytest.raises(SpecError, match="a Recorder has no JSON form"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
 import re
 import socket
 import sys
@@ -12,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import httpx
 import pytest
+from ray import cloudpickle
 
 import tuner
 from tests.serving import predictors, search
@@ -53,6 +54,19 @@ def _by_value() -> Any:
     for module in (predictors, search):
         if module.__name__ in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_the_module_of_a_predictor_is_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray pickled it by its name, so a replica found it only in the folder of the script."""
+    (tmp_path / "own_predictor.py").write_text(
+        "def double(x):\n    return 2 * x\n\nclass Own:\n    predict = staticmethod(double)\n"
+    )
+    with monkeypatch.context() as here:
+        here.syspath_prepend(tmp_path)
+        ray_serve.by_value(importlib.import_module("own_predictor").Own)
+        sent = cloudpickle.dumps(sys.modules["own_predictor"].Own)
+        cloudpickle.unregister_pickle_by_value(sys.modules.pop("own_predictor"))
+    assert pickle.loads(sent).predict(4) == 8
 
 
 @installed
@@ -169,6 +183,19 @@ async def test_a_deployment_starts_inside_an_event_loop(fake: Any) -> None:
         assert set(serve.applications) == {"tuner-model", "tuner-model-v1"}
         assert serve.options["ingress"]["max_ongoing_requests"] == 1000
     assert (serve.applications, serve.done) == ({}, ["start", "shutdown"])
+
+
+def test_a_result_can_be_deployed(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    with tuner.create_study({"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, name=NAME) as study:
+        trial = study.ask()
+        assert trial is not None
+        trial.report({"loss": 1.0}, checkpoint=str(tmp_path))
+        trial.tell()
+        result = study.result()
+    fake()
+    with tuner.serving.deployment(result, predictors.Lines, port=8000) as deployed:
+        assert deployed.url == "http://127.0.0.1:8000"
 
 
 async def test_an_ipv6_address_gets_a_free_port_and_brackets(fake: Any) -> None:

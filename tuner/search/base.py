@@ -123,6 +123,13 @@ class Searcher(ABC):
         """Return True if the next proposal can take longer than a few milliseconds and must be made in another process."""
         return self.HEAVY
 
+    def waits(self, trials: Population) -> bool:
+        """Return True if `suggest`, which has just returned None, may return a configuration once a running trial has ended.
+
+        It is then asked again. A searcher that is heavy cannot wait.
+        """
+        return False
+
     def metric_constraints(self) -> Sequence[Constraint]:
         """Return the constraints that the metrics of a trial must satisfy before the trial can be the best one."""
         return ()

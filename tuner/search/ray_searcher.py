@@ -21,6 +21,8 @@ from tuner.space.words import show
 log = logging.getLogger(__name__)
 
 _HOME = "ray.tune.search.searcher"
+_ATTEMPTS = 10
+"""The number of times that a searcher with nothing to propose is asked while no trial trains, before the search ends."""
 _INDEX = "__trial_index__"
 """The key under which Ray's `Repeater` adds a repeat's number to a configuration. It is no parameter, so it is left out."""
 
@@ -28,10 +30,12 @@ _INDEX = "__trial_index__"
 class RaySearcher(Proposer):
     """Asks a Ray Tune searcher for configurations, and tells it the results of trials.
 
-    A Ray Tune searcher has state. The results that it gets before it proposes a trial are recorded with that trial, and so is
-    the number of the proposal. After a restart, a fresh copy of the searcher gets the same calls in the same order. So a
-    deterministic (seeded) searcher proposes the same configurations again. It is not told about trials that it has not
-    proposed. Give the space to the experiment, not to the searcher. Branches are not supported.
+    A Ray Tune searcher has state. The results that it gets before it proposes a trial are recorded with that trial, and so are
+    the number of the proposal, and the calls to which it returned None. After a restart, a fresh copy of the searcher gets the
+    same calls in the same order. So a deterministic (seeded) searcher proposes the same configurations again. It is not told
+    about trials that it has not proposed. Give the space to the experiment, not to the searcher. Branches are not supported.
+
+    A searcher that returns None has nothing to propose yet; it is asked again once a trial has ended.
     """
 
     TYPE = "ray"
@@ -78,30 +82,39 @@ class RaySearcher(Proposer):
         except SpecError:
             raise
         except Exception as error:  # the searcher can be the user's code
-            message = (
-                f"{type(self._pristine).__name__} does not support this space: {error}; random, qmc and tpe support any"
-            )
+            name = type(self._pristine).__name__
+            message = f"{name} does not support this space: {error}; random, qmc and tpe support any"
+            if isinstance(error, AttributeError | ImportError):
+                why = f"{type(error).__name__}: {error}"
+                message = (
+                    f"{name} failed, perhaps because Ray does not support the installed version of its library: {why}"
+                )
             raise SpecError(message, "/search") from error
 
     def _try_out(self, context: SearcherContext) -> None:
         """Ask a copy of the searcher for one proposal, so that errors are found before the search begins."""
         probe = _Live(self._pristine, context, 0)
         probe.clear()
-        config = probe.ask(0)
+        config = probe.ask(0, 1)
         if config is not None:
             self._params(config, 0)
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         self._live.sync(trials)
-        state = {"told": self._live.tell(trials), "asked": number}
+        alone = not _any_trains(trials)
+        if not self._live.tell(trials) and self._live.declined and not alone:
+            return None  # it still waits for the result for which it waited before
         try:
-            config = self._live.ask(number)
-            return None if config is None else Suggestion(self._params(config, number), state)
+            config = self._live.ask(number, _ATTEMPTS if alone else 1)
+            return None if config is None else Suggestion(self._params(config, number), self._live.state(number))
         except Exception as error:  # an error in the user's code; the search continues, and the note reports the error
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
             note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
-            return Suggestion(params, state, note)
+            return Suggestion(params, self._live.state(number), note)
+
+    def waits(self, trials: Population) -> bool:
+        return self._live.declined and _any_trains(trials)
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
         space, found = self.context.space, dict(_flat(config))
@@ -141,6 +154,11 @@ class _Live(Cache):
         self._asked: set[str] = set()  # the ids of all proposals
         self._ids: dict[int, str] = {}  # the number of each trial that the searcher proposed -> the id of the proposal
         self._told: set[int] = set()
+        self._news: list[int] = []  # the trials of which it has been told since the last proposal
+        self._declines: list[
+            int
+        ] = []  # how many of these it had been told of, each time that it had nothing to propose
+        self.declined = False  # it had nothing to propose when it was asked last
 
     def fold(self, trials: Population) -> None:
         """Read the new trials. After a restart, repeat the earlier calls to the searcher."""
@@ -150,25 +168,42 @@ class _Live(Cache):
             told = trial.searcher_state.get("told")
             if told is None:
                 continue  # the searcher did not propose this trial
+            self._news, self._declines = [], []
             # Logs of earlier versions lack "asked".
             name = str(trial.searcher_state.get("asked", self._points + len(self._ids)))
             self._ids[trial.number] = name
             if name not in self._asked:
-                for number in told:
-                    self._tell(trials[number])
-                with contextlib.suppress(Exception):  # the call also failed before the restart
-                    self._suggest(name)
+                declines = [*trial.searcher_state.get("declines", ()), len(told)]
+                for i in range(len(told) + 1):
+                    for _ in range(declines.count(i)):
+                        with contextlib.suppress(Exception):  # the call also failed before the restart
+                            self._suggest(name)
+                    if i < len(told):
+                        self._tell(trials[told[i]])
 
-    def tell(self, trials: Population) -> list[int]:
-        """Tell the searcher about every trial that has ended since the last call. Return the numbers of these trials."""
+    def tell(self, trials: Population) -> bool:
+        """Tell the searcher about every trial that has ended since the last call. Return whether there is one."""
         ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
         for number in ended:
             self._tell(trials[number])
-        return ended
+        self._news += ended
+        return bool(ended)
 
-    def ask(self, number: int) -> Mapping[str, Any] | None:
-        config = self._suggest(str(number))
-        return config if isinstance(config, Mapping) else None
+    def ask(self, number: int, attempts: int) -> Mapping[str, Any] | None:
+        """Return a configuration, or None if the searcher has none, now or at all; `declined` tells which."""
+        self.declined = False
+        for _ in range(attempts):
+            config = self._suggest(str(number))
+            self.declined = config is None
+            if not self.declined:
+                return config if isinstance(config, Mapping) else None
+            self._declines.append(len(self._news))
+        return None
+
+    def state(self, number: int) -> dict[str, Any]:
+        """Return the state to be stored with a trial: what the searcher was told and asked since the last proposal."""
+        declines = {"declines": list(self._declines)} if self._declines else {}
+        return {"told": list(self._news), "asked": number, **declines}
 
     def _suggest(self, name: str) -> Any:
         self._asked.add(name)
@@ -188,6 +223,10 @@ class _Live(Cache):
             log.warning(
                 "%s failed to process the result of trial %s", type(self._searcher).__name__, name, exc_info=True
             )
+
+
+def _any_trains(trials: Population) -> bool:
+    return any(trials.count(state) for state in (TrialState.RUNNING, TrialState.PENDING))
 
 
 def ray_space(space: Space) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 from fastapi import FastAPI
 
 from tuner.api.access.auth import is_here
@@ -109,7 +108,7 @@ class Deployment:
 
 
 def deployment(
-    experiment: str | Find,
+    experiment: str | Result | Find,
     predictor: Callable[..., Any],
     *,
     host: str = "127.0.0.1",
@@ -142,7 +141,7 @@ def deployment(
 
     Args:
         experiment: the id (``exp_...``) or the name of an experiment in this home's database or on the service at
-            TUNER_ADDRESS; or a function that returns an `Origin`, and is called again for each rollout.
+            TUNER_ADDRESS, or its result; or a function that returns an `Origin`, and is called again for each rollout.
         predictor: a class such as `Digits` above. It is constructed with the checkpoint and the configuration.
         host: the address to listen on. Anything but loopback needs a token.
         port: the port to listen on. 0 picks a free port.
@@ -168,6 +167,8 @@ def deployment(
     """
     check_host(host, token)
     settings = Settings.from_env()
+    if isinstance(experiment, Result):
+        experiment = experiment.experiment_id
     find = finder(experiment, settings) if isinstance(experiment, str) else experiment
     first = Release(1, find())
     serve = _serve()
@@ -301,7 +302,9 @@ def by_value(predictor: Callable[..., Any]) -> None:
         return
     installed = [os.path.realpath(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
     if not any(os.path.realpath(file).startswith(path + os.sep) for path in installed):
-        cloudpickle.register_pickle_by_value(module)
+        importlib.import_module("ray.cloudpickle").register_pickle_by_value(
+            module
+        )  # Ray has its own copy of cloudpickle
 
 
 class OnServe:

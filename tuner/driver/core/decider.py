@@ -539,8 +539,8 @@ class Decider:
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
         """Start a trial with `choice.params` or else with the searcher's suggestion. Return whether one was started.
 
-        It is not started if a slow searcher has to be asked in another process, or if the searcher has no more
-        configurations.
+        It is not started if a slow searcher has to be asked in another process, if the searcher waits for a result, or if it
+        has no more configurations.
         """
         number = len(self.trials)
         if choice.params is not None:
@@ -552,7 +552,7 @@ class Decider:
             return False
         suggestion = self.searcher.suggest(self._next_suggestion, self.trials)
         if suggestion is None:
-            self._exhausted = True
+            self._exhausted = not self.searcher.waits(self.trials)
             return False
         reason = f"{choice.reason}; {suggestion.note}" if suggestion.note else choice.reason
         yield replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)
