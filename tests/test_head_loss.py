@@ -60,7 +60,9 @@ def check(service: Service, experiment: str) -> None:
     until("readiness", lambda: service.client.get("/readyz").status_code == 200)
 
 
-@pytest.mark.parametrize("victim", ["host", "raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "victim", ["host", *(pytest.param(one, marks=pytest.mark.long) for one in ("raylet", "gcs_server"))]
+)
 def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
     experiment = started(service)
     part(service.home, victim).kill()

@@ -306,6 +306,7 @@ print("loss", float(sys.argv[1]) + SHIFT)
 """
 
 
+@pytest.mark.long  # test_an_edit_of_a_directory_that_was_packed_changes_no_trial runs packed code, too
 def test_code_that_is_uploaded_runs_on_the_workers(service: Service, tmp_path: Path) -> None:
     """Upload it with `tuner submit --code`, and from a script whose modules lie beside it."""
     code = tmp_path / "code"

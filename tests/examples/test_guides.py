@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -106,23 +107,37 @@ def test_every_page_with_fragments_is_run() -> None:
     assert {name for name, found in PAGES.items() if found} == BEFORE.keys() | ELSEWHERE.keys()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BEFORE if name != "README"])
+def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the searches in local processes, as for a reader without a cluster."""
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    try:
+        run_fragments(name, tmp_path, monkeypatch, executor="local")
+    finally:
+        tuner.shutdown()
+
+
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.usefixtures("private_ray")  # or it would depend on the tests before which executor the searches choose
-@pytest.mark.parametrize("name", BEFORE)
-def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run them one after the other in a module that no worker can import."""
+@pytest.mark.usefixtures("private_ray")
+def test_the_fragments_of_the_readme_which_train_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_fragments("README", tmp_path, monkeypatch)
+
+
+def run_fragments(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+    """Run the fragments of a page one after the other in a module that no worker can import."""
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     cloudpickle.register_pickle_by_value(module)
     try:
-        exec(BEFORE[name], module.__dict__)
+        exec(smaller(BEFORE[name], options), module.__dict__)
         for block in PAGES[name]:
             lines = [
                 line for line in block.splitlines() if not any(call in line for call in OF_A_SERVICE.get(name, ()))
             ]
-            exec(smaller("\n".join(lines)), module.__dict__)
+            exec(smaller("\n".join(lines), options), module.__dict__)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
@@ -152,13 +167,14 @@ def test_the_script_of_the_page_about_scripts(tmp_path: Path, monkeypatch: pytes
     tuner.torch.load_model(result.best_checkpoint, torch.nn.Linear(2, 1))
 
 
-def smaller(block: str) -> str:
-    """Return the code with fewer samples, and with the names that stand for the reader's own replaced."""
+def smaller(block: str, options: Mapping[str, str]) -> str:
+    """Return the code with fewer samples, with options for its searches, and with the reader's own names replaced."""
     tree = ast.parse(block.replace("tuner.run(...,", "tuner.run(train, space, metric='loss', mode='min',"))
     for call in [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "tuner.run"
     ]:
-        call.keywords = [each for each in call.keywords if each.arg != "num_samples"]
-        call.keywords.append(ast.keyword("num_samples", ast.Constant(8)))
+        ours = {"num_samples": 8, **options}
+        call.keywords = [each for each in call.keywords if each.arg not in ours]
+        call.keywords += [ast.keyword(key, ast.Constant(value)) for key, value in ours.items()]
     code = ast.unparse(tree)
     return code.replace("time_budget_s=3600", "time_budget_s=0.5").replace("'exp_...'", "'other'")

@@ -57,6 +57,7 @@ def test_a_function_that_reports() -> None:
     assert {t.iterations for t in result.trials} > {4} or {t.iterations for t in result.trials} == {4}
 
 
+@pytest.mark.long  # tests/trials/compat/test_ray_compat.py converts both without starting Ray
 def test_resources_and_a_scheduler_of_tune() -> None:
     from ray import tune
     from ray.tune.examples.async_hyperband_example import easy_objective
@@ -117,6 +118,7 @@ def test_hyperband_pauses_and_resumes() -> None:
     ended_well(result, 4)
 
 
+@pytest.mark.long  # test_foreign_forms.py has a class under PBT
 def test_pbt_with_a_class() -> None:
     from ray.tune.examples.pbt_example import PBTBenchmarkExample
 

@@ -198,6 +198,7 @@ def saves(config: dict[str, Any]) -> None:
     tuner.report({"loss": 0.5, "start": start})
 
 
+@pytest.mark.long  # the test above has a single search
 def test_a_share_that_is_not_mounted_is_noticed_although_another_search_has_saved_in_its_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

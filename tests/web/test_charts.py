@@ -88,7 +88,7 @@ VIEWS = {
 """View -> its path, and the least number of its charts that can be saved."""
 
 
-FEW = ("curves", "parameters", "usage", "trial beside", "compared experiments")
+FEW = ("curves", "usage", "compared experiments")
 """The views of the short form."""
 
 

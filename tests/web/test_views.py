@@ -50,6 +50,7 @@ def address(page: Any) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
+@pytest.mark.long  # web/src/curves/ticks.test.ts has the ticks of such axes
 def test_a_log_axis_that_starts_just_below_a_power_of_ten_does_not_hang(visit: Open, service: Service) -> None:
     page = visit("/")
     for lowest in (0.0951, 0.0962, 0.0999, 0.953, 0.000981):

@@ -29,6 +29,7 @@ def _ray(without_ray: None) -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.long  # tests/hosts/ray/test_head.py replaces the head of an earlier version
 @pytest.mark.usefixtures("_ray")
 def test_the_host_of_the_new_version_goes_on_from_the_checkpoints_of_the_old_one(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from tuner.domain.states import TrialState
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("private_ray")]
 
 
+@pytest.mark.long  # test_groups.py pauses, continues and exploits a Lightning trial of two ranks
 def test_the_example_under_asha(lightning_example: Any) -> None:
     result = tuner.run(
         lightning_example.train,

@@ -105,6 +105,7 @@ group.close()
 """
 
 
+@pytest.mark.long  # tests/hosts/ray/test_lost_messages.py has a search that loses the same messages
 def test_the_processes_start_although_ray_loses_the_first_calls_to_them(tmp_path: Path) -> None:
     """`Trainer.fit` failed with "The actor is temporarily unavailable"."""
     (tmp_path / "script.py").write_text(SCRIPT)

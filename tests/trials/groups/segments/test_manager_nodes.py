@@ -167,6 +167,7 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.long  # tests/trials/compat/test_preemption.py has the notice on one rank
 def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
