@@ -155,9 +155,8 @@ class _Live(Cache):
         self._ids: dict[int, str] = {}  # the number of each trial that the searcher proposed -> the id of the proposal
         self._told: set[int] = set()
         self._news: list[int] = []  # the trials of which it has been told since the last proposal
-        self._declines: list[
-            int
-        ] = []  # how many of these it had been told of, each time that it had nothing to propose
+        # How many of these it had been told of, each time that it had nothing to propose.
+        self._declines: list[int] = []
         self.declined = False  # it had nothing to propose when it was asked last
 
     def fold(self, trials: Population) -> None:
