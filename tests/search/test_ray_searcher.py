@@ -248,8 +248,8 @@ def test_a_searcher_that_fails_does_not_end_the_search() -> None:
 
 
 def steps(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
-    for i in range(3):
-        yield Step({"score": config["x"]}, seconds=1 + i + config["x"])
+    for i in range(checkpoint or 0, 3):
+        yield Step({"score": config["x"]}, seconds=1 + i + config["x"], checkpoint=i + 1)
     if config["x"] > 0.9:
         raise ValueError("too large")
 
@@ -264,6 +264,13 @@ def test_a_searcher_that_waits_for_results_does_not_end_the_search() -> None:
     assert [trial.state for trial in found.trials] == ["failed"] * 3, "no result follows, so the search ends"
 
 
+def test_a_searcher_that_waits_for_paused_trials_does_not_end_the_search() -> None:
+    """HyperBand pauses the trials whose results the searcher waits for. The search ended with the first three."""
+    options = {"metric": "score", "mode": "max", "scheduler": "hyperband", "max_t": 9, "max_concurrent_trials": 4}
+    found = tuner.simulate(steps, {"x": uniform(0, 0.9)}, search_alg=Waiting(3), num_samples=12, **options)
+    assert len(found.trials) == 12
+
+
 def test_a_searcher_that_waits_proposes_the_same_after_a_restart() -> None:
     of = task(SPACE)
     searchers = {kept: make(from_argument(Waiting(3)), of) for kept in (True, False)}
@@ -271,7 +278,7 @@ def test_a_searcher_that_waits_proposes_the_same_after_a_restart() -> None:
     for kept, drive in drives.items():
         while len(drive.suggestions) < 12:
             if not drive.step(searchers[kept]):
-                assert searchers[kept].waits(drive.trials)
+                assert searchers[kept].waits()
                 drive.trials.move(drive.trials.in_state(TrialState.RUNNING)[0], TrialState.COMPLETED)
             elif not kept:
                 searchers[kept] = make(from_argument(Waiting(3)), of)

@@ -93,6 +93,7 @@ def test_what_is_partly_deleted_is_never_continued(store: Store, monkeypatch: py
     made, epoch, _ = begin(store, 2)
     assert store.experiments.seize(made.id, epoch)
     interrupt(store, made.id, monkeypatch)
+    assert store.experiments.seize(made.id), "the deletion is repeated, and killed before it deletes more"
     later = time.time() + 2 * removal.LEASE_S
     with pytest.raises(Conflict, match="delete it again"):
         store.commands.add(made.id, "continue", now=later)

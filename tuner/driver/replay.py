@@ -322,8 +322,8 @@ class Nearest(Searcher):
             return None
         return Suggestion(dict(found.params), {**proposed.state, RECORDED: found.number}, proposed.note)
 
-    def waits(self, trials: Population) -> bool:
-        return self._inner.waits(trials)
+    def waits(self) -> bool:
+        return self._inner.waits()
 
     def metric_constraints(self) -> Sequence[Constraint]:
         return self._constraints

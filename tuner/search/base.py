@@ -123,8 +123,8 @@ class Searcher(ABC):
         """Return True if the next proposal can take longer than a few milliseconds and must be made in another process."""
         return self.HEAVY
 
-    def waits(self, trials: Population) -> bool:
-        """Return True if `suggest`, which has just returned None, may return a configuration once a running trial has ended.
+    def waits(self) -> bool:
+        """Return True if `suggest`, which has just returned None, may return a configuration once another trial has ended.
 
         It is then asked again. A searcher that is heavy cannot wait.
         """

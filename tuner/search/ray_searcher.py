@@ -101,11 +101,10 @@ class RaySearcher(Proposer):
 
     def propose(self, number: int, trials: Population, attempt: int) -> Suggestion | None:
         self._live.sync(trials)
-        alone = not _any_trains(trials)
-        if not self._live.tell(trials) and self._live.declined and not alone:
-            return None  # it still waits for the result for which it waited before
+        self._live.tell(trials)
+        trains = any(trials.count(state) for state in (TrialState.RUNNING, TrialState.PENDING))
         try:
-            config = self._live.ask(number, _ATTEMPTS if alone else 1)
+            config = self._live.ask(number, 1 if trains else _ATTEMPTS)
             return None if config is None else Suggestion(self._params(config, number), self._live.state(number))
         except Exception as error:  # an error in the user's code; the search continues, and the note reports the error
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
@@ -113,8 +112,8 @@ class RaySearcher(Proposer):
             note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
             return Suggestion(params, self._live.state(number), note)
 
-    def waits(self, trials: Population) -> bool:
-        return self._live.declined and _any_trains(trials)
+    def waits(self) -> bool:
+        return self._live.declined
 
     def _params(self, config: Mapping[str, Any], number: int) -> dict[str, Any]:
         space, found = self.context.space, dict(_flat(config))
@@ -155,9 +154,8 @@ class _Live(Cache):
         self._ids: dict[int, str] = {}  # the number of each trial that the searcher proposed -> the id of the proposal
         self._told: set[int] = set()
         self._news: list[int] = []  # the trials of which it has been told since the last proposal
-        self._declines: list[
-            int
-        ] = []  # how many of these it had been told of, each time that it had nothing to propose
+        # How many of these it had been told of, each time that it had nothing to propose.
+        self._declines: list[int] = []
         self.declined = False  # it had nothing to propose when it was asked last
 
     def fold(self, trials: Population) -> None:
@@ -181,13 +179,12 @@ class _Live(Cache):
                     if i < len(told):
                         self._tell(trials[told[i]])
 
-    def tell(self, trials: Population) -> bool:
-        """Tell the searcher about every trial that has ended since the last call. Return whether there is one."""
+    def tell(self, trials: Population) -> None:
+        """Tell the searcher about every trial that has ended since the last call."""
         ended = [t.number for t in trials if t.state.ended and t.number not in self._told]
         for number in ended:
             self._tell(trials[number])
         self._news += ended
-        return bool(ended)
 
     def ask(self, number: int, attempts: int) -> Mapping[str, Any] | None:
         """Return a configuration, or None if the searcher has none, now or at all; `declined` tells which."""
@@ -223,10 +220,6 @@ class _Live(Cache):
             log.warning(
                 "%s failed to process the result of trial %s", type(self._searcher).__name__, name, exc_info=True
             )
-
-
-def _any_trains(trials: Population) -> bool:
-    return any(trials.count(state) for state in (TrialState.RUNNING, TrialState.PENDING))
 
 
 def ray_space(space: Space) -> dict[str, Any]:

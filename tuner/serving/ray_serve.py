@@ -302,9 +302,8 @@ def by_value(predictor: Callable[..., Any]) -> None:
         return
     installed = [os.path.realpath(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
     if not any(os.path.realpath(file).startswith(path + os.sep) for path in installed):
-        importlib.import_module("ray.cloudpickle").register_pickle_by_value(
-            module
-        )  # Ray has its own copy of cloudpickle
+        # Ray has its own copy of cloudpickle.
+        importlib.import_module("ray.cloudpickle").register_pickle_by_value(module)
 
 
 class OnServe:

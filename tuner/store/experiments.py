@@ -475,9 +475,8 @@ class Experiments:
                         f"the experiment has been changed in the meantime: it is no longer at revision {present}"
                     )
             if commands:
-                lock(
-                    cursor, experiment_id
-                )  # in PostgreSQL, another process may have deleted the experiment in the meantime
+                # In PostgreSQL, another process may have deleted the experiment in the meantime.
+                lock(cursor, experiment_id)
             for number, (name, reason, payload) in enumerate(commands, 1):
                 asked = request if number == len(commands) else None
                 insert(cursor, experiment_id, name, None, reason, payload, at(now), asked)

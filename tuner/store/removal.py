@@ -29,7 +29,8 @@ The lease never ends once the first row is deleted, because the log can no longe
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
 _SEIZE = f"""
-UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION}', lease_until = ?,
+UPDATE experiment SET driver_epoch = driver_epoch + 1, driver_owner = '{DELETION}',
+  lease_until = CASE WHEN driver_owner = '{DELETION}' AND lease_until > ? THEN lease_until ELSE ? END,
   state = CASE WHEN state IN ({_ENDED}) THEN state ELSE '{ExperimentState.CANCELLED}' END
 WHERE id = ? AND driver_epoch = COALESCE(?, driver_epoch)"""
 _GIVE_BACK = f"""
@@ -52,7 +53,7 @@ def seize(database: Database, experiment_id: int, epoch: int | None, now: float)
     If `epoch` is given, and a driver has claimed the experiment since then, do nothing and return False.
     """
     with database.write() as cursor:
-        cursor.execute(_SEIZE, (now + LEASE_S, experiment_id, epoch))
+        cursor.execute(_SEIZE, (now + LEASE_S, now + LEASE_S, experiment_id, epoch))
         return cursor.rowcount == 1
 
 

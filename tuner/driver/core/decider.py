@@ -69,7 +69,8 @@ class Decider:
         self._asked: d.Start | None = None  # the start for which a heavy searcher is proposing a configuration
         self._outdated = False  # the space has changed since the searcher was asked, so it is asked again
         self._amended = False  # the spec has changed since the searcher was asked
-        self._exhausted = False  # the searcher has no more configurations
+        self._exhausted = False  # the searcher has no more configurations, or none until another trial has ended
+        self._waits_since: int | None = None  # how many trials had ended when the searcher began to wait
         self._commands = 0  # users' requests from before the newest takeover that are not handled yet
         self._owes_takeover = False  # the trials of the previous driver are to be continued
         self._fitting = False
@@ -88,6 +89,11 @@ class Decider:
     def _next_suggestion(self) -> int:
         """Return the number of the searcher's next suggestion. Repeats and trials that users enqueued do not count."""
         return len(self.trials.searched) - (self.experiment.asked - len(self.experiment.queue))
+
+    @property
+    def _ended(self) -> int:
+        """Return the number of trials that have ended."""
+        return sum(self.trials.count(state) for state in TrialState if state.ended)
 
     def expect(self, commands: Sequence[Event]) -> None:
         """Note the users' requests that follow a takeover at once, so that it starts no trial that they end, stop or pause."""
@@ -319,6 +325,8 @@ class Decider:
             yield from self._keep_time_for_repeats()
             for trial in repeats.needless(self.experiment):
                 yield d.Stop(trial=trial.number, reason="stopped: results do not differ from run to run")
+        if self._waits_since is not None and self._waits_since != self._ended:
+            self._exhausted, self._waits_since = False, None
         if self.experiment.finishing is not None or self._has_free_slot():
             yield from self._use_slots()
         if self.experiment.spec.scaling.elastic and waiting is not None:
@@ -539,8 +547,9 @@ class Decider:
     def _start(self, choice: d.Start) -> Generator[Decision | Question, None, bool]:
         """Start a trial with `choice.params` or else with the searcher's suggestion. Return whether one was started.
 
-        It is not started if a slow searcher has to be asked in another process, if the searcher waits for a result, or if it
-        has no more configurations.
+        It is not started if a slow searcher has to be asked in another process, or if the searcher has no more configurations.
+        A searcher that waits is asked again once another trial has ended. Until then, paused trials use the free slots, since
+        it may wait for their results.
         """
         number = len(self.trials)
         if choice.params is not None:
@@ -552,7 +561,7 @@ class Decider:
             return False
         suggestion = self.searcher.suggest(self._next_suggestion, self.trials)
         if suggestion is None:
-            self._exhausted = not self.searcher.waits(self.trials)
+            self._exhausted, self._waits_since = True, self._ended if self.searcher.waits() else None
             return False
         reason = f"{choice.reason}; {suggestion.note}" if suggestion.note else choice.reason
         yield replace(choice, number=number, params=suggestion.params, state=suggestion.state, reason=reason)

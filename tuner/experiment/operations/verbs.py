@@ -185,8 +185,8 @@ TRIAL_VERBS: dict[Command, Verb] = {
             refused=frozenset(state for state in TrialState if state is not TrialState.FAILED),
             button=Button(
                 effect=(
-                    "A new trial gets its parameters, and starts from its newest checkpoint, or from the beginning if there is "
-                    "none. An experiment that has ended runs again."
+                    "A new trial with the same parameters starts from this trial's newest checkpoint, or from the beginning if "
+                    "there is none. An experiment that has ended runs again."
                 ),
                 keep="Leave it",
                 final=False,

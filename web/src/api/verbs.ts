@@ -71,7 +71,7 @@ export const TRIAL_VERBS = {
     "summary": "Retry a failed trial: start a new trial with its configuration from its newest checkpoint.",
     "past": "retried",
     "button": {
-      "effect": "A new trial gets its parameters, and starts from its newest checkpoint, or from the beginning if there is none. An experiment that has ended runs again.",
+      "effect": "A new trial with the same parameters starts from this trial's newest checkpoint, or from the beginning if there is none. An experiment that has ended runs again.",
       "keep": "Leave it",
       "final": false,
       "in_menu": false

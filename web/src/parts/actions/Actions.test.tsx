@@ -301,9 +301,12 @@ describe("the actions of an experiment", () => {
       `notes: ${words}theirs,\nin two lines`,
       `tags.team: ${words}b`,
     ]);
+    type(screen.getByLabelText<HTMLInputElement>("Weight"), "3");
+    await save();
+    expect((await screen.findByText("weight")).parentElement!.textContent).toBe(`weight: ${words}2`);
     expect(change).not.toHaveBeenCalled();
     await save();
-    const mine = { notes: "mine", tags: { team: "a", gpu: "h200" }, limits: { gpu_hours: 7 } };
+    const mine = { notes: "mine", tags: { team: "a", gpu: "h200" }, weight: 3, limits: { gpu_hours: 7 } };
     expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
   });
 

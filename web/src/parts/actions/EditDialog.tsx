@@ -31,15 +31,18 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone.
   const [first] = useState(experiment);
   const [draft, setDraft] = useState(() => draftOf(experiment));
-  // The experiment as others have left it, as far as the user knows.
-  const [known, setKnown] = useState(first);
+  // The fields that others have changed meanwhile and their values, as far as the user has been told of them.
+  const [told, setTold] = useState<readonly string[]>([]);
   const patch = patchOf(first, draft);
   const send = useMutation({
     mutationFn: async () => {
       const now = await api.exactExperiment(experiment.id);
-      setKnown(now);
-      const lost = clashes(patch, patchOf(known, draftOf(now)));
-      if (lost.length > 0) throw overwriting(lost);
+      const lost = clashes(patch, patchOf(first, draftOf(now)));
+      const texts = lost.map(exactText);
+      if (!texts.every((text) => told.includes(text))) {
+        setTold(texts);
+        throw overwriting(lost);
+      }
       return api.change(experiment.id, patch, now.revision);
     },
     onSuccess: (answer) => {
