@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
+MAKEFLAGS += --jobs=2  # the bundle is built while pip installs torch
 
 , := ,
 .DEFAULT_GOAL := help
@@ -40,8 +41,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.tools
 	$(call install,dev)
 	touch $@
 
-setup:  ## set up everything: .venv, dependencies, web bundle
-	@$(MAKE) --no-print-directory -j 2 $(VENV)/.installed web
+setup: $(VENV)/.installed web  ## set up everything: .venv, dependencies, web bundle
 
 web: $(VENV)/.tools  ## build the web bundle, if its sources have changed
 	@$(BIN)/python web/build.py
