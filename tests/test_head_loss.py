@@ -60,6 +60,7 @@ def check(service: Service, experiment: str) -> None:
     until("readiness", lambda: service.client.get("/readyz").status_code == 200)
 
 
+# With the raylet, the host ends too. So the case of the host is the short form.
 @pytest.mark.parametrize(
     "victim", ["host", *(pytest.param(one, marks=pytest.mark.long) for one in ("raylet", "gcs_server"))]
 )

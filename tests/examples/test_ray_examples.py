@@ -33,7 +33,7 @@ def ended_well(result: Any, trials: int) -> None:
     assert result.best_value is not None
 
 
-@pytest.mark.long  # test_resources_and_a_scheduler_of_tune runs such a function
+@pytest.mark.long  # test_foreign_forms.py has functions of Ray under PBT
 def test_a_function_that_reports() -> None:
     from ray import tune
     from ray.tune.examples.tune_basic_example import easy_objective
@@ -57,7 +57,7 @@ def test_a_function_that_reports() -> None:
     assert {t.iterations for t in result.trials} > {4} or {t.iterations for t in result.trials} == {4}
 
 
-@pytest.mark.long  # tests/trials/compat/test_ray_compat.py converts both without starting Ray
+@pytest.mark.long  # test_ray_compat.py has the resources and tests/schedulers/test_registry.py the scheduler
 def test_resources_and_a_scheduler_of_tune() -> None:
     from ray import tune
     from ray.tune.examples.async_hyperband_example import easy_objective
@@ -100,7 +100,7 @@ def test_a_function_with_checkpoints() -> None:
         assert (__import__("pathlib").Path(folder) / "checkpoint.json").is_file()
 
 
-@pytest.mark.long  # test_resources_and_a_scheduler_of_tune converts another scheduler of Ray Tune
+@pytest.mark.long  # tests/schedulers/test_registry.py converts it, and test_contract.py pauses and resumes
 def test_hyperband_pauses_and_resumes() -> None:
     from ray import tune
     from ray.tune.examples.hyperband_function_example import train_func
@@ -142,7 +142,7 @@ def test_pbt_with_a_class() -> None:
         assert trial.metrics["cur_lr"] == pytest.approx(trial.config["lr"])
 
 
-@pytest.mark.long  # test_pbt_with_a_class has the same with a class
+@pytest.mark.long  # test_foreign_forms.py has such a function under PBT
 def test_pbt_with_a_function() -> None:
     from ray.tune.examples.pbt_function import pbt_function
 
@@ -163,7 +163,7 @@ def test_pbt_with_a_function() -> None:
         assert trial.metrics["cur_lr"] == pytest.approx(trial.config["lr"])
 
 
-@pytest.mark.long  # test_pbt_with_a_class saves and loads as well
+@pytest.mark.long  # test_foreign_forms.py has a class that saves and loads
 def test_a_class_that_asks_for_checkpoints() -> None:
     from ray import tune
     from ray.tune.examples.custom_checkpointing_with_callback import OptimizationTrainable
@@ -183,7 +183,7 @@ def test_a_class_that_asks_for_checkpoints() -> None:
     assert result.best_checkpoint is not None
 
 
-@pytest.mark.long  # test_pbt_with_a_class runs a class as well
+@pytest.mark.long  # test_foreign_forms.py has classes under PBT
 def test_a_class_of_tunes_own() -> None:
     from ray import tune
     from ray.tune.utils.mock_trainable import MyTrainableClass

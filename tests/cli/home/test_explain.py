@@ -100,7 +100,7 @@ def test_pbt_copies_weights_and_configuration_between_ddp_trials() -> None:
     assert rate == pytest.approx(second.params["lr"]), "with its new configuration"
 
 
-@pytest.mark.long  # test_ray_examples.py has HyperBand, which pauses and resumes
+@pytest.mark.long  # tests/trials/groups/segments/test_manager_checkpoints.py pauses and resumes
 def test_promotion_pauses_and_resumes_ddp_trials_from_their_checkpoints() -> None:
     scheduler = tuner.ASHAPromotionScheduler(grace_period=1, reduction_factor=2)
     result = search(scheduler, num_samples=6, max_concurrent_trials=2)

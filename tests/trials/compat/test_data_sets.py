@@ -93,7 +93,6 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> 
     return found
 
 
-@pytest.mark.long  # the tests above have what is computed; importing Ray Data takes longest
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("connected_ray")

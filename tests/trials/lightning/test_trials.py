@@ -127,7 +127,7 @@ def alone(config: dict[str, Any]) -> None:
     trainer.fit(module("pytorch_lightning", config, sgd), *loaders())
 
 
-@pytest.mark.long  # test_the_example_under_asha uses the callback
+@pytest.mark.long  # test_groups.py uses the callback, and test_report.py has what it reports
 def test_the_callback_alone_is_enough_for_the_default_search_which_finishes_its_leader() -> None:
     result = tuner.run(
         alone,

@@ -181,7 +181,7 @@ def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, 
     bench.close()
 
 
-@pytest.mark.long  # tests/examples/test_ray_examples.py has such trainers on one node
+@pytest.mark.long  # tests/trials/compat/test_data_sets.py has such a trainer on one node
 def test_a_trainer_of_ray_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     cluster.add_node(num_cpus=1)  # whose CPU is for Ray Data
