@@ -38,7 +38,7 @@ import pytest
 
 import tuner
 from tests import invariants
-from tuner.hosts.ray.fork_server import FORKS, ForkServer
+from tests.local_ray import start_ray
 from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -303,12 +303,9 @@ def _no_search_left(request: pytest.FixtureRequest, _kept: _Ray) -> Iterator[Non
 
 @pytest.fixture(scope="module")
 def local_ray(_kept: _Ray) -> None:
-    """Connect to a Ray of four CPUs, which is kept for later modules. Its workers are forked, as in a Ray that tuner starts."""
-    import ray
-
+    """Connect to a Ray of four CPUs, which is kept for later modules."""
     if not _kept.use("local_ray"):
-        with without_helpers(ForkServer(torch=True) if FORKS else None):
-            ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="warning")
+        start_ray(4, torch=True)
 
 
 @pytest.fixture

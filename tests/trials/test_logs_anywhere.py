@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
 import tuner
+from tests.local_ray import ForkingCluster
 from tuner.api import create_app
 from tuner.settings import Settings
 from tuner.store import LogQuery, RankLog, Store
@@ -97,7 +97,7 @@ def test_a_rank_that_was_killed_has_its_log(private_ray: Path) -> None:
 async def test_the_log_of_a_node_that_is_gone_is_read_over_rest(
     without_ray: None, home: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster = ForkingCluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         node = cluster.add_node(num_cpus=2, resources={"there": 1})
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")

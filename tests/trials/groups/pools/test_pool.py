@@ -15,6 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
+from tests.local_ray import start_ray
 from tests.services import until
 from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.experiment import Limits
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def small_ray(without_ray: None) -> Iterator[None]:
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    start_ray(1)
     yield
     ray.shutdown()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
+from tests.local_ray import ForkingCluster
 from tests.sdk.test_result import won_by
 from tests.trials.conftest import Bench, remains
 from tuner.domain.segments import Verdict
@@ -26,13 +26,13 @@ SPREAD = {"placement_strategy": "STRICT_SPREAD"}
 
 
 @pytest.fixture(scope="module")
-def head(without_ray: None) -> Iterator[Cluster]:
+def head(without_ray: None) -> Iterator[ForkingCluster]:
     """Yield a cluster that is one node, which the tests of this module share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_health_check_initial_delay_ms", "1000")
         patch.setenv("RAY_health_check_period_ms", "1000")
         patch.setenv("RAY_health_check_failure_threshold", "10")  # a busy machine lets a raylet wait for seconds
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster = ForkingCluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         yield cluster
         ray.shutdown()
@@ -40,7 +40,7 @@ def head(without_ray: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(head: Cluster) -> Iterator[Cluster]:
+def cluster(head: ForkingCluster) -> Iterator[ForkingCluster]:
     """Yield the cluster, and remove the nodes that a test has added."""
     yield head
     for node in list(head.worker_nodes):
@@ -144,7 +144,7 @@ def waits(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.long  # test_checkpoints_travel_between_disks trains on both nodes as well
-def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+def test_ranks_on_two_nodes(cluster: ForkingCluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
     launch = bench.launch(where, 2, scaling=SPREAD)
@@ -168,7 +168,7 @@ def test_ranks_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # tests/trials/compat/test_preemption.py has the notice on one rank
-def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, tmp_path: Path) -> None:
+def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: ForkingCluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
     deadline = float(int(time.time()) + 60) * 1000
@@ -182,7 +182,7 @@ def test_all_ranks_are_told_of_a_node_that_will_be_taken_away(cluster: Cluster, 
 
 
 @pytest.mark.long  # tests/trials/compat/test_data_sets.py has such a trainer on one node
-def test_a_trainer_of_ray_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_trainer_of_ray_on_two_nodes(cluster: ForkingCluster, tmp_path: Path) -> None:
     cluster.add_node(num_cpus=1)
     cluster.add_node(num_cpus=1)  # whose CPU is for Ray Data
     bench = Bench(tmp_path)
@@ -198,7 +198,7 @@ def test_a_trainer_of_ray_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None
     bench.close()
 
 
-def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_that_dies(cluster: ForkingCluster, tmp_path: Path) -> None:
     doomed = cluster.add_node(num_cpus=1)
     bench = Bench(tmp_path)
     launch = bench.launch(waits, 2, scaling={**SPREAD, "backend": "none"})
@@ -223,7 +223,7 @@ def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def disks(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Bench]]:
+def disks(head: ForkingCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Bench]]:
     """Yield a folder with the disks of two nodes, `left` and `right`, and a bench. Resources place ranks on one of the nodes.
 
     Adding a node, and importing PyTorch there, takes seconds of CPU. So the tests share the nodes.
@@ -297,7 +297,7 @@ def test_checkpoints_travel_between_disks(disks: tuple[Path, Bench], sqlite_stor
     assert staged == [], "no copy stays on the other disk"
 
 
-def test_a_checkpoint_whose_disk_has_another_node_now_or_none(head: Cluster, disks: tuple[Path, Bench]) -> None:
+def test_a_checkpoint_whose_disk_has_another_node_now_or_none(head: ForkingCluster, disks: tuple[Path, Bench]) -> None:
     """Ray gives a machine another node id whenever it starts. The checkpoint was taken for lost with its disk."""
     folder, bench = disks
     storage = "$TEST_DISK/moved"
