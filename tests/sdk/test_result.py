@@ -174,6 +174,15 @@ def test_configurations_have_the_constants_of_the_space_from_which_the_trial_is(
     assert result.best_config == result.trials[0].best_config == result.trials[0].config
 
 
+def test_a_printed_result_shortens_a_long_constant(sqlite_store: Store) -> None:
+    """It was printed in full, which hid the rest."""
+    for text, shown in (("sgd", "'text': 'sgd'}"), ("n" * 10_000, f"text={'n' * 37}...")):
+        bench = Bench(num_samples=1, space={"x": tuner.uniform(0, 1), "text": text})
+        bench.started(0)
+        bench.reported(0)
+        assert repr(Result.load(sqlite_store, stored(bench, sqlite_store).public_id)).endswith(f"{shown})")
+
+
 def test_feasibility_is_a_column_of_the_frame(sqlite_store: Store) -> None:
     bench = Bench(**CONSTRAINED)
     for number, size in ((0, 1.0), (1, 0.2)):

@@ -405,6 +405,10 @@ def test_a_sampler_that_fails_does_not_end_the_search(caplog: pytest.LogCaptureF
 def test_a_sampler_that_cannot_take_the_space_says_so_at_once() -> None:
     with pytest.raises(SpecError, match=r"BruteForceSampler does not support this space: .* random, qmc, tpe"):
         make({"type": "optuna", "sampler": "BruteForceSampler"}, task(FLAT))
+    branches = Space.from_python({"a": choice([{"b": choice(["x", "y"])}, {"c": choice([16, 32])}])})
+    for seed in range(8):  # the first proposal may choose the branch that it supports
+        with pytest.raises(SpecError, match=r"it gets a/1/c as floats, .*; the searcher grid tries all choices"):
+            make({"type": "optuna", "sampler": "BruteForceSampler"}, task(branches, seed=seed))
     of = task(Space.from_python({"a": choice(["x", "y"]), "b": choice(["z", "w"])}))
     found = params_of({"type": "optuna", "sampler": "BruteForceSampler"}, of, 4, stops=0.0)
     assert len({str(p) for p in found}) == 4

@@ -20,7 +20,7 @@ from ray import cloudpickle
 import tuner
 from tests.serving import predictors, search
 from tests.serving.search import NAME, searched
-from tuner.errors import Conflict, SpecError, TunerError
+from tuner.errors import Conflict, NotFound, SpecError, TunerError
 from tuner.serving import ray_serve
 from tuner.serving.origin import Origin
 
@@ -196,6 +196,9 @@ def test_a_result_can_be_deployed(fake: Any, tmp_path: Path, monkeypatch: pytest
     fake()
     with tuner.serving.deployment(result, predictors.Lines, port=8000) as deployed:
         assert deployed.url == "http://127.0.0.1:8000"
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "other"))
+    with pytest.raises(NotFound, match=f"no experiment '{result.experiment_id}'.*set TUNER_ADDRESS to its address"):
+        tuner.serving.deployment(result, predictors.Lines, port=8000)
 
 
 async def test_an_ipv6_address_gets_a_free_port_and_brackets(fake: Any) -> None:

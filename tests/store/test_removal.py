@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.examples import T0, a_report, begin, until_blocked
+from tests.store.examples import T0, a_report, a_spec, begin, until_blocked
+from tuner.api.housekeeping import clean_up
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.logs import LogChunk
 from tuner.errors import Conflict, NotFound
+from tuner.settings import Settings
 from tuner.store import Bookmark, Store, commands, removal
 from tuner.store.sql.database import KEPT_PAGES
 
@@ -88,8 +90,13 @@ def test_what_is_being_deleted_is_not_found(store: Store, monkeypatch: pytest.Mo
         store.experiments.get(made.public_id)
 
 
-def test_what_is_partly_deleted_is_never_continued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten minutes after the interruption, a `continue` was accepted, and each driver failed to read the log, again and again."""
+def test_what_is_partly_deleted_is_never_continued_but_deleted_by_the_service(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes after the interruption, a `continue` was accepted, and each driver failed to read the log, again and again.
+
+    And it stayed in all lists until a user deleted it again.
+    """
     made, epoch, _ = begin(store, 2)
     assert store.experiments.seize(made.id, epoch)
     interrupt(store, made.id, monkeypatch)
@@ -99,7 +106,10 @@ def test_what_is_partly_deleted_is_never_continued(store: Store, monkeypatch: py
         store.commands.add(made.id, "continue", now=later)
     with pytest.raises(Conflict):
         store.drivers.claim(made.id, "a driver", 60.0, later)
-    store.experiments.remove(made.id)
+    other = store.experiments.create(a_spec("other"))
+    assert store.experiments.seize(other.id, now=T0), "this deletion was interrupted before it deleted a row"
+    assert clean_up(store, Settings(home=tmp_path), later) == {"rests of deleted experiments": 1}
+    assert [one.id for one in store.experiments.page().items] == [other.id]
 
 
 def test_a_command_for_an_experiment_that_was_deleted_just_now_is_not_found(store: Store) -> None:

@@ -1,5 +1,7 @@
 """Once an hour, delete rows, log files and code bundles that are older than the settings allow, and unused packages.
 
+Also finish the deletions of experiments that were interrupted.
+
 Several services with the same database can run this at the same time.
 """
 
@@ -44,6 +46,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         steps["experiments' points"] = lambda: store.metrics.thin(before(settings.point_days), now)
     if settings.bundle_days:
         steps["code bundles"] = lambda: Bundles(settings.storage, store).prune(before(settings.bundle_days), now)
+    steps["rests of deleted experiments"] = lambda: store.experiments.finish_removals(now)
     steps["packages of local directories"] = lambda: Packages(store).prune(now)
     found = {}
     for what, step in steps.items():

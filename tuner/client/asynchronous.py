@@ -862,8 +862,8 @@ class AsyncTrialHandle:
     async def act(self, verb: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
         """Send a verb such as "stop" to the trial, and return the JSON of the response.
 
-        idempotency_key: a key that identifies this request, for the verbs "fork" and "retry". If such a request is repeated
-            with the same key, it is not carried out again. None: a new key, so that repeating it after a lost response is safe.
+        idempotency_key: a key that identifies this request. If the request is repeated with the same key, it is not carried out
+            again. None: a new key, so that repeating it after a lost response is safe.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return await self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, headers=headers, safe=True)

@@ -139,4 +139,4 @@ class ASHAPromotionScheduler(SuccessiveHalving):
         if may_start or busy or not trials.count(TrialState.PAUSED) or next(self._promotable(), None):
             return None
         fraction = f"1/{self.reduction_factor:g}"
-        return f"no paused trial is among the best {fraction} of its rung, and num_samples trials have been started"
+        return f"no paused trial is among the best {fraction} of its rung, and no new trial may be started"

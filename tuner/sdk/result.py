@@ -47,6 +47,9 @@ from tuner.usercode.importing import refuse_while_importing
 SHOWN = 10
 """The number of trials of a result that a notebook shows, the best first."""
 
+LONG = 500
+"""The number of characters above which the best configuration is shown with shortened values when a result is printed."""
+
 PAGE = 1000
 """The number of rows that are read from the database at once."""
 
@@ -404,11 +407,12 @@ class Result:
         raise TypeError("a Result is not a list; its trials are in result.trials")
 
     def __repr__(self) -> str:
-        best = (
-            f"{self.metric}={self.best_value:.6g} with {self.best_config}{self._changed()}"
-            if self.best_value is not None
-            else "no result"
-        )
+        best = "no result"
+        if self.best_value is not None and self.best_config is not None:
+            config = str(self.best_config)
+            if len(config) > LONG:
+                config = notebook.short(dict(flat(self.best_config)))
+            best = f"{self.metric}={self.best_value:.6g} with {config}{self._changed()}"
         failed = f" ({self.num_errors} failed)" if self.num_errors else ""
         return f"Result({self.experiment_id}: {self.state}, {counted(len(self.trials), 'trial')}{failed}, {best})"
 

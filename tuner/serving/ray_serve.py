@@ -71,6 +71,13 @@ def finder(experiment: str, settings: Settings) -> Find:
     return functools.partial(_best_there, settings.address, settings.token, experiment)
 
 
+def _finder_of(result: Result, settings: Settings) -> Find:
+    try:
+        return finder(result.experiment_id, settings)
+    except NotFound as error:
+        raise NotFound(f"{error}; if the search ran on a service, set TUNER_ADDRESS to its address") from error
+
+
 def _best_here(database_url: str, experiment_id: str) -> Origin:
     with Store.open(database_url) as store:
         return origin(Result.load(store, experiment_id))
@@ -168,8 +175,9 @@ def deployment(
     check_host(host, token)
     settings = Settings.from_env()
     if isinstance(experiment, Result):
-        experiment = experiment.experiment_id
-    find = finder(experiment, settings) if isinstance(experiment, str) else experiment
+        find = _finder_of(experiment, settings)
+    else:
+        find = finder(experiment, settings) if isinstance(experiment, str) else experiment
     first = Release(1, find())
     serve = _serve()
     logging.getLogger("ray.serve").setLevel(logging.WARNING)

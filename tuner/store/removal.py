@@ -6,12 +6,15 @@ import contextlib
 import math
 from collections.abc import Sequence
 
+from sqlalchemy import select
+
 from tuner.domain.states import ExperimentState
-from tuner.errors import StoreError
+from tuner.errors import NotFound, StoreError
 from tuner.store.commands import DELETION, lock
 from tuner.store.records import ExperimentRecord
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database
+from tuner.store.sql.tables import experiment
 
 AT_ONCE = 200
 """The maximum number of segments whose rows one transaction deletes, so that other writers do not wait long."""
@@ -72,7 +75,7 @@ def remove(database: Database, experiment_id: int) -> None:
 
     Webhooks that are told of this experiment only are deleted, too.
 
-    If a call is interrupted, call `remove` again. Raise NotFound if there is no such experiment.
+    If a call is interrupted, call `remove` or `finish`. Raise NotFound if there is no such experiment.
     """
     while True:
         with database.write() as cursor:
@@ -100,6 +103,22 @@ def remove(database: Database, experiment_id: int) -> None:
             cursor.execute(_CODE, (code,))
     with contextlib.suppress(StoreError):  # the experiment is deleted; the next deletion frees the space
         database.shrink()
+
+
+def finish(database: Database, now: float) -> int:
+    """Delete the rest of each experiment whose deletion was interrupted after its first row, and return their number.
+
+    Nothing but rows is left of it, because its files are deleted first. The caller may be faster than a deletion that still runs.
+    """
+    half = select(experiment.c.id).where(
+        experiment.c.driver_owner == DELETION, experiment.c.lease_until > now + LEASE_S
+    )
+    with database.read() as connection:
+        found = connection.scalars(half).all()
+    for one in found:
+        with contextlib.suppress(NotFound):  # another process was faster
+            remove(database, one)
+    return len(found)
 
 
 def _delete(cursor: Cursor, table: str, column: str, ids: Sequence[int]) -> None:

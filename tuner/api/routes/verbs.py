@@ -25,7 +25,7 @@ from tuner.api.answers import (
 )
 from tuner.api.context import Here
 from tuner.experiment.operations import trials, usecases
-from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act, act_on_trial
+from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS, Verb, act
 
 router = APIRouter(route_class=Route)
 
@@ -40,18 +40,12 @@ def _of_experiment(verb: Verb) -> Callable[..., Response]:
 
 
 def _of_trial(verb: Verb) -> Callable[..., Response]:
-    def route(here: Here, trial_id: TrialId) -> Response:
-        record = act_on_trial(here.store, verb.name, plain_text(trial_id))
+    def route(here: Here, trial_id: TrialId, idempotency_key: OnceKey = None) -> Response:
+        record = trials.act_once(here.store, verb.name, plain_text(trial_id), idempotency_key=idempotency_key)
         here.driver.poke()
         return shown_trial(here.store, record, 202)
 
     return route
-
-
-def retry(here: Here, trial_id: TrialId, idempotency_key: OnceKey = None) -> Response:
-    record = trials.retry(here.store, plain_text(trial_id), idempotency_key=idempotency_key)
-    here.driver.poke()
-    return shown_trial(here.store, record, 202)
 
 
 def continue_(
@@ -89,4 +83,4 @@ for _verb in TRIAL_VERBS.values():
         responses={**NOT_FOUND, **CONFLICT},
         summary=_verb.summary,
         tags=["trials"],
-    )(retry if _verb.name == "retry" else _of_trial(_verb))
+    )(_of_trial(_verb))

@@ -112,7 +112,7 @@ def unarchive(names: ExperimentNames) -> None:
     for_each_experiment(names, lambda name: experiments.archive(settings, name, False))
 
 
-@group.command(name="ls", cls=OnService)
+@group.command(name="ls", cls=OnService, help="Do the same as `tuner list`.")
 @group.command(name="list", cls=OnService)
 def list_experiments(
     state: Annotated[ExperimentState | None, typer.Option(help="only experiments in this state")] = None,

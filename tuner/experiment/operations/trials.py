@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from tuner.domain.events import Command
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.verbs import (
     TRIAL_VERBS,
@@ -58,21 +59,19 @@ def enqueue(
     return store.experiments.get(experiment)
 
 
-def retry(store: Store, trial: str, *, idempotency_key: str | None = None) -> TrialRecord:
-    """Enqueue a new trial of the same experiment, which runs this failed trial again.
-
-    If the `idempotency_key` was used before for a retry of this trial, do nothing.
+def act_once(store: Store, name: Command, trial: str, *, idempotency_key: str | None = None) -> TrialRecord:
+    """Do the same as `act_on_trial`, or nothing if the `idempotency_key` was used before for the same verb of this trial.
 
     Raises:
         NotFound: there is no such trial.
-        Conflict: the state of the trial or of its experiment does not allow a retry, or the key was used before for another
+        Conflict: the state of the trial or of its experiment does not allow the verb, or the key was used before for another
             request.
     """
     found = store.trials.get(trial)
-    request = Request.of(idempotency_key, ["retry", found.number])
+    request = Request.of(idempotency_key, [name, found.number])
     if store.commands.sent_with(found.experiment_id, request):
         return found
-    return act_on_trial(store, "retry", trial, request)
+    return act_on_trial(store, name, trial, request)
 
 
 def fork_trial(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import optuna.samplers
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, BruteForceSampler
 
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
@@ -17,7 +17,7 @@ from tuner.names import did_you_mean
 from tuner.options import build
 from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import ModelBased
-from tuner.search.optuna_samplers.study import quiet, to_optuna
+from tuner.search.optuna_samplers.study import by_index, quiet, to_optuna
 from tuner.space import Space
 from tuner.space.points import describe
 from tuner.space.words import show
@@ -71,7 +71,13 @@ class OptunaSearch(ModelBased):
 
     def setup(self, context: SearcherContext) -> None:
         super().setup(context)
+        floats = [p.path for p in context.space.parameters if not by_index(p)]
         try:
+            if floats and isinstance(self._sampler, BruteForceSampler):
+                # A proposal would find this only if it chooses the branch of such a parameter.
+                raise ValueError(
+                    f"it gets {', '.join(floats)} as floats, and cannot try them all; the searcher grid tries all choices"
+                )
             self.ask(0, Population(), 0)
         except Exception as error:  # the sampler can be the user's code
             message = (

@@ -11445,7 +11445,10 @@ export interface operations {
     trials_stop: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description trl_... */
                 trial_id: string;
@@ -11549,7 +11552,10 @@ export interface operations {
     trials_kill: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description a key that identifies this request; if it is repeated with the same key, it is not carried out again */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description trl_... */
                 trial_id: string;

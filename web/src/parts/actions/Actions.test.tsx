@@ -305,8 +305,10 @@ describe("the actions of an experiment", () => {
     await save();
     expect((await screen.findByText("weight")).parentElement!.textContent).toBe(`weight: ${words}2`);
     expect(change).not.toHaveBeenCalled();
+    const before = EXPERIMENT.weight;
+    type(screen.getByLabelText<HTMLInputElement>("Weight"), String(before)); // as it was when the dialog was opened
     await save();
-    const mine = { notes: "mine", tags: { team: "a", gpu: "h200" }, weight: 3, limits: { gpu_hours: 7 } };
+    const mine = { notes: "mine", tags: { team: "a", gpu: "h200" }, weight: before, limits: { gpu_hours: 7 } };
     expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
   });
 

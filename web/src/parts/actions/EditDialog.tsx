@@ -9,7 +9,7 @@ import { fieldName } from "../../format";
 import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { clashes, draftOf, limitOf, patchOf, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
+import { clashes, draftOf, limitOf, patchOf, withClashes, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
 import { NumberField } from "../common/NumberField";
 import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
@@ -28,19 +28,17 @@ export default function EditDialog(props: DialogProps) {
 
 function Form({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
-  // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone.
-  const [first] = useState(experiment);
+  // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone. Fields of
+  // which the user has been told have the values that others gave them, so that the user can also set such a field back.
+  const [known, setKnown] = useState(experiment);
   const [draft, setDraft] = useState(() => draftOf(experiment));
-  // The fields that others have changed meanwhile and their values, as far as the user has been told of them.
-  const [told, setTold] = useState<readonly string[]>([]);
-  const patch = patchOf(first, draft);
+  const patch = patchOf(known, draft);
   const send = useMutation({
     mutationFn: async () => {
       const now = await api.exactExperiment(experiment.id);
-      const lost = clashes(patch, patchOf(first, draftOf(now)));
-      const texts = lost.map(exactText);
-      if (!texts.every((text) => told.includes(text))) {
-        setTold(texts);
+      const lost = clashes(patch, patchOf(known, draftOf(now)));
+      if (lost.length > 0) {
+        setKnown(withClashes(known, lost));
         throw overwriting(lost);
       }
       return api.change(experiment.id, patch, now.revision);

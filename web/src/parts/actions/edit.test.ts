@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { limitOf, spacePatch, wrongLimit } from "./edit";
+import { limitOf, spacePatch, withClashes, wrongLimit } from "./edit";
 
 const lr = { type: "loguniform", lower: 1e-4, upper: 0.1 };
 
@@ -37,6 +37,17 @@ describe("the patch of a search space", () => {
     const choice = { type: "choice", categories: [null, { b: null }] };
     expect(spacePatch({}, { choice })).toEqual({ choice });
   });
+});
+
+it("takes over what others have changed or removed, at any depth", () => {
+  const before = { notes: "a", tags: { "a/b": "1", c: "2" }, limits: { gpu_hours: 3 }, space: {} } as never;
+  const after = { notes: "b", tags: { c: "2" }, limits: { gpu_hours: 3 }, space: { net: { "a~/": 1 } } };
+  const found: [string, unknown][] = [
+    ["/notes", "b"],
+    ["/tags/a~1b", null],
+    ["/space/net/a~0~1", 1],
+  ];
+  expect(withClashes(before, found)).toEqual(after);
 });
 
 it("accepts a word or a number for a limit that may be either", () => {

@@ -125,3 +125,20 @@ export function clashes(mine: object, theirs: object, at = ""): [pointer: string
     return exactText(value) === exactText(other) ? [] : [[pointer, other]];
   });
 }
+
+/** Return the experiment with the values that `clashes` found. */
+export function withClashes<Of extends Source>(experiment: Of, found: ReturnType<typeof clashes>): Of {
+  return found.reduce((before, [pointer, value]) => {
+    const path = pointer
+      .slice(1)
+      .split("/")
+      .map((name) => name.replaceAll("~1", "/").replaceAll("~0", "~"));
+    return withValue(before, path, value) as Of;
+  }, experiment);
+}
+
+function withValue(before: Json, [name, ...path]: readonly string[], value: unknown): Json {
+  const { [name!]: old, ...rest } = before;
+  if (path.length > 0) return { ...before, [name!]: withValue(isMapping(old) ? old : {}, path, value) };
+  return value === null ? rest : { ...before, [name!]: value };
+}
