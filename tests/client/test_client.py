@@ -472,6 +472,8 @@ def test_verbs(client: Client, sqlite_store: Store) -> None:
     search.advance()
     assert handle.wait(timeout_s=10).state == "paused"
     handle.resume()
+    with pytest.raises(TimeoutError, match="is still paused"):
+        handle.wait(timeout_s=0)
     search.obey()
     with pytest.raises(TimeoutError, match="is still running"):
         handle.wait(timeout_s=0)
@@ -481,6 +483,12 @@ def test_verbs(client: Client, sqlite_store: Store) -> None:
     assert handle.wait(timeout_s=10).state == "completed"
     with pytest.raises(Conflict, match="is completed and cannot be cancelled"):
         handle.cancel()
+    handle.continue_(2)
+    with pytest.raises(TimeoutError, match="is still completed"):
+        handle.wait(timeout_s=0)
+    search.obey()
+    search.advance()
+    assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 8)
 
 
 def test_what_is_done_to_an_experiment_that_has_ended(client: Client, sqlite_store: Store) -> None:

@@ -51,7 +51,13 @@ class Fed:
         trial.running_s = time
         score = self.stopper.context.objective.score(metrics.get("m", 0.0))
         fact = TrialReported(
-            trial=number, iteration=iteration, t=float(iteration), score=score, metrics=metrics, time=time
+            trial=number,
+            iteration=iteration,
+            t=float(iteration),
+            score=score,
+            metrics=metrics,
+            time=time,
+            running_s=time,
         )
         self.stopper.record(fact, self.trials)
         return self.stopper.decide(number, self.trials)

@@ -55,6 +55,14 @@ if TYPE_CHECKING:
 WEBHOOK_S = 0.25
 """Seconds between two checks of whether a test delivery to a webhook has been attempted."""
 
+ACTS_S = 60.0
+"""Seconds within which `wait` expects the driver to act on a verb. A verb whose key was used before has no effect."""
+
+_PAUSED = frozenset({ExperimentState.PAUSED})
+_ENDED = frozenset(state for state in ExperimentState if state.ended)
+_LEAVES = {"resume": _PAUSED, "cancel": _PAUSED, "kill": _PAUSED, "continue": _ENDED, "enqueue": _ENDED}
+"""The verbs that take an experiment out of a state in which `wait` returns, with these states."""
+
 
 class Client:
     """A connection to a tuner service.
@@ -442,10 +450,15 @@ class Client:
 
 
 class ExperimentHandle:
-    """A handle for one experiment of a service. It keeps only the id, so each call asks the service."""
+    """A handle for one experiment of a service. Each call asks the service.
+
+    Besides the id, the handle keeps what `wait` must not take for the outcome of the latest verb.
+    """
 
     def __init__(self, client: Client, called: str) -> None:
         self.client = client
+        # last_event_seq and state of the experiment when it was sent a verb that takes it out of this state
+        self._before: tuple[int, str] | None = None
         self.id = called
         """The id, ``exp_...``. If the handle was made from a name, this is the name until the first request."""
 
@@ -459,16 +472,22 @@ class ExperimentHandle:
     def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
         """Wait until the experiment has ended or is paused, and return it. If it has failed, warn with the reason.
 
+        If this handle has just sent `resume`, `continue_`, `enqueue`, `cancel` or `kill`, the state from before does not count,
+        unless the driver has not acted on the verb for a minute.
+
         Raises:
             TimeoutError: the experiment is still running after `timeout_s` seconds.
         """
         begun, pause_s = time.monotonic(), 0.05
         while True:
             found = self.get()
-            if found.state is ExperimentState.FAILED:
+            over = found.state.ended or found.state is ExperimentState.PAUSED
+            if (found.last_event_seq, found.state) == self._before and time.monotonic() - begun < ACTS_S:
+                over = False
+            if over and found.state is ExperimentState.FAILED:
                 why = found.error or found.reason
                 warnings.warn(f"{found.name} ({found.id}) has failed: {why}", UserWarning, stacklevel=2)
-            if found.state.ended or found.state is ExperimentState.PAUSED:
+            if over:
                 return found
             if timeout_s is not None and time.monotonic() - begun >= timeout_s:
                 raise TimeoutError(f"{self.id} is still {found.state} after {timeout_s:g} s")
@@ -483,7 +502,10 @@ class ExperimentHandle:
         """
         headers = None if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         safe = body is None or idempotency_key is not None
-        return self.client.request("POST", f"{self._path()}/{verb}", body=body, headers=headers, safe=safe)
+        data = self.client.request("POST", f"{self._path()}/{verb}", body=body, headers=headers, safe=safe)
+        if data.get("state") in _LEAVES.get(verb, ()):
+            self._before = (data["last_event_seq"], data["state"])
+        return data
 
     def pause(self) -> schemas.Experiment:
         """Pause every trial at its next report."""

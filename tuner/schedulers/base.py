@@ -102,6 +102,7 @@ class TrialReported:
     score: float
     metrics: Mapping[str, float]
     time: float
+    running_s: float = 0.0  # running time of the search so far, without pauses and the time without a driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

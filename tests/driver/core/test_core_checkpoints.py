@@ -195,6 +195,17 @@ def test_the_best_value_yet_is_asked_for_its_checkpoint_wherever_there_may_be_on
     assert looks == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("policy", [{}, {"keep_best": 0}])
+def test_the_best_value_yet_is_asked_for_its_checkpoint_at_the_end_of_a_trial_too(policy: dict[str, Any]) -> None:
+    bench = Bench(num_samples=2, max_t=2, checkpoint={"at_end": False, "interval_s": None, **policy})
+    for number, losses in enumerate([(0.5, 0.1), (0.3, 0.2)]):
+        bench.started(number)
+        for loss in losses:
+            bench.reported(number, loss=loss, offer=2)
+    ends = [bench.core.verdict(SegmentRef(number, 1)) for number in (0, 1)]
+    assert [(end.action, end.save_checkpoint) for end in ends] == [("stop", not policy), ("stop", False)]
+
+
 @pytest.mark.parametrize(("checkpoint", "expected"), [({}, [1, 2, 4, 8, 16]), ({"keep_best": 0}, [None])])
 def test_who_has_offered_no_checkpoint_is_asked_ever_more_seldom(checkpoint: dict[str, Any], expected: Any) -> None:
     bench = Bench(num_samples=1, checkpoint={"interval_s": None, **checkpoint})

@@ -636,14 +636,13 @@ class Decider:
                 return Verdict(action="exploit", reason=trial.reason)
             case "stop":
                 completed = trial.state is _S.COMPLETED
-                at_end = self.experiment.spec.checkpoint.at_end and completed
-                return Verdict(action="stop", save_checkpoint=at_end, reason=trial.reason, completed=completed)
+                save = (self.experiment.spec.checkpoint.at_end and completed) or self._is_best_yet(trial)
+                return Verdict(action="stop", save_checkpoint=save, reason=trial.reason, completed=completed)
             case _:
                 assert_never(leaving)
 
     def continuing_verdict(self, trial: Trial, segment: Segment) -> Judgement:
         """Return the verdict for a segment that continues: whether to save a checkpoint, and the next milestone."""
-        spec = self.experiment.spec
         asked = (  # the verdict is requested again because the answer was lost, or the scheduler has just been asked
             segment.decided_at == segment.report_no > 0
             or (segment.scored and segment.decide_at is not None and trial.t >= segment.decide_at)
@@ -651,15 +650,21 @@ class Decider:
         save = (
             (asked and self.scheduler.SAVES_AT_MILESTONES)
             or save_is_due(segment, self._save_after(segment), self.experiment.ran)
-            or (spec.checkpoint.keep_best != 0 and self._is_best_yet(trial))
+            or self._is_best_yet(trial)
         )
         milestone, decide_at = self.next_milestone(trial, segment)
         return Judgement(Verdict(next_milestone=milestone, save_checkpoint=save), decide_at, asked)
 
     def _is_best_yet(self, trial: Trial) -> bool:
-        """Return whether the trial leads the experiment, and its newest report is its best."""
+        """Return whether the best checkpoint is kept, the trial leads the experiment, and its newest report is its best."""
         best, mark = self.experiment.leaderboard.best, trial.mark("all")
-        return best is not None and best[1] == trial.number and mark is not None and mark.iteration == trial.iteration
+        return (
+            self.experiment.spec.checkpoint.keep_best != 0
+            and best is not None
+            and best[1] == trial.number
+            and mark is not None
+            and mark.iteration == trial.iteration
+        )
 
     def next_milestone(self, trial: Trial, segment: Segment) -> tuple[int | None, float | None]:
         """Return the report_no at which the ranks wait next, and the lowest time_attr value at which the scheduler decides."""

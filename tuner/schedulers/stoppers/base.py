@@ -74,7 +74,7 @@ class Stopper(ABC):
     def record(self, fact: Fact, trials: Population) -> None:  # noqa: B027 - most stoppers have nothing to remember
         """Fold a fact into `state`."""
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], running_s: float) -> None:
         """Fold a report that lacks the objective into `state`. `record` is not called for such a report."""
         if self.knows_objective(trial):
             self.record_without(trial)

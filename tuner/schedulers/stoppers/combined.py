@@ -49,9 +49,9 @@ class CombinedStopper(Stopper):
         for stopper in self.stoppers:
             stopper.record(fact, trials)
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], running_s: float) -> None:
         for stopper in self.stoppers:
-            stopper.record_report_without(trial, metrics, time)
+            stopper.record_report_without(trial, metrics, running_s)
 
     def decide(self, number: int, trials: Population) -> str | None:
         return next((why for s in self.stoppers if (why := s.decide(number, trials))), None)

@@ -76,8 +76,9 @@ class TimeStopper(Stopper):
     """Ends the whole search after `seconds`. With `per_trial`, ends each trial after that time instead.
 
     The time of the search begins at the start of the first trial that reported, and is computed from the times of
-    reports. With `per_trial`, only the time for which the trial ran counts. The limit is checked when a report arrives.
-    For an exact limit, which holds even if no trial reports, use the experiment's `time_budget_s`.
+    reports. Pauses and the time without a driver do not count. With `per_trial`, only the time for which the trial ran
+    counts. The limit is checked when a report arrives. For an exact limit, which holds even if no trial reports, use the
+    experiment's `time_budget_s`.
     """
 
     TYPE = "time"
@@ -99,15 +100,15 @@ class TimeStopper(Stopper):
 
     def record(self, fact: Fact, trials: Population) -> None:
         if isinstance(fact, TrialReported):
-            self._note_time(trials[fact.trial], fact.time)
+            self._note_time(trials[fact.trial], fact.running_s)
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
-        self._note_time(trial, time)
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], running_s: float) -> None:
+        self._note_time(trial, running_s)
 
-    def _note_time(self, trial: Trial, time: float) -> None:
+    def _note_time(self, trial: Trial, running_s: float) -> None:
         if self.state.began is None:
-            self.state.began = time - trial.running_s
-        self.state.now = max(self.state.now, time)
+            self.state.began = running_s - trial.running_s
+        self.state.now = max(self.state.now, running_s)
 
     def decide(self, number: int, trials: Population) -> str | None:
         trial = trials[number]

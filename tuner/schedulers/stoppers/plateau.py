@@ -78,7 +78,7 @@ class TrialPlateauStopper(Stopper):
         if isinstance(fact, TrialReported):
             self._count(fact.trial, fact.iteration, fact.metrics)
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], running_s: float) -> None:
         if self.knows_objective(trial):
             self._count(trial.number, trial.iteration, metrics)
 
@@ -157,7 +157,7 @@ class ExperimentPlateauStopper(Stopper):
         if isinstance(fact, TrialReported):
             self._take(fact.metrics)
 
-    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], time: float) -> None:
+    def record_report_without(self, trial: Trial, metrics: Mapping[str, float], running_s: float) -> None:
         if self.knows_objective(trial):
             self._take(metrics)
 

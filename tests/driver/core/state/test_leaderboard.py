@@ -307,6 +307,12 @@ def test_a_search_of_nothing_but_nan_says_so() -> None:
     assert found.error == "no trial reported a finite 'loss': 4 trials reported NaN or infinity, first at iteration 1"
 
 
+def test_a_search_that_ends_before_the_first_report_says_that_none_was_made() -> None:
+    found = nothing_but(1.0, scheduler="fifo", time_budget_s=0.5)
+    assert (found.state, found.best_trial) == (ExperimentState.COMPLETED, None)
+    assert found.error == "no trial reported 'loss'"
+
+
 def test_a_search_that_keeps_within_no_constraint_says_so() -> None:
     found = nothing_but(1.0, scheduler="fifo", search_alg=TPESearch(constraints={"size": {"max": 0.25}}))
     assert (found.best_trial, found.best_value, found.best_config, found.best_finished) == (None, None, None, None)

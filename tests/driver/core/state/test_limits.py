@@ -203,3 +203,24 @@ def test_used_up_gpu_hours_also_end_the_segments_that_are_ending_already() -> No
     assert (bench.states[0], bench.verdict(0)) == ("completed", "stop")
     out = bench.feed(e.GpuHoursSpent(time=bench.tick(), gpu_hours=1.0))
     assert sorted(interrupts(out)) == [0, 1]
+
+
+def test_the_time_of_a_time_stopper_does_not_run_while_the_search_is_paused() -> None:
+    """A search that was paused overnight had ended at its first report in the morning."""
+    bench = Bench(num_samples=1, stop={"type": "time", "seconds": 20})
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause")
+    bench.reported(0)
+    bench.ended(0)
+    assert bench.core.state is ExperimentState.PAUSED
+    bench.now += 3600
+    bench = bench.successor()
+    bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    bench.command("resume")
+    bench.started(0)
+    bench.reported(0)
+    assert (bench.core.state, bench.verdict(0)) == (ExperimentState.RUNNING, "continue")
+    bench.now += 20
+    bench.reported(0)
+    assert bench.verdict(0) == "stop"

@@ -27,8 +27,14 @@ def settle(state: State) -> None:
     elif state.state in (_X.RUNNING, _X.PAUSING) and state.finishing is not None and state.all_ended:
         lost = state.trials.count(_S.FAILED)
         failed = state.failing or (lost > 0 and (not state.leaderboard.finite or lost == len(state.trials)))
-        state.error = _why_failed(state, lost) if failed else state.leaderboard.why_none()
+        state.error = _why_failed(state, lost) if failed else _why_none(state)
         state.state = change_experiment(state.state, _X.FAILED if failed else _X.COMPLETED)
+
+
+def _why_none(state: State) -> str | None:
+    """Return why a search that completed has no best trial, or None if it has one."""
+    unreported = None if state.leaderboard.finite else f"no trial reported {state.spec.objective.metric!r}"
+    return state.leaderboard.why_none() or unreported
 
 
 def _why_failed(state: State, lost: int) -> str | None:

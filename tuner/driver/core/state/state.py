@@ -384,10 +384,11 @@ class State:
                 score=score,
                 metrics=event.metrics,
                 time=at,
+                running_s=self.running_s,
             )
             return [*facts, reported]
         if self.stopper is not None and trial.repeat_of is None and not segment.scored and not segment.leaving:
-            self.stopper.record_report_without(trial, event.metrics, at)
+            self.stopper.record_report_without(trial, event.metrics, self.running_s)
         return facts
 
     def _apply_start(self, event: e.SegmentStarted) -> list[Fact]:
