@@ -410,6 +410,20 @@ def test_a_rank_without_a_part_and_a_slow_rank(tmp_path: Path) -> None:
     pair.close()
 
 
+def test_a_checkpoint_that_a_failed_rank_has_not_reached_is_not_committed(tmp_path: Path) -> None:
+    """Its shard is missing, so a trial that starts from the checkpoint would lack a part of the model."""
+    pair = Pair(tmp_path)
+    pair.zero.take(fill("shard0"), 1, 1)
+    pair.zero.take(fill("shard0"), 2, 2)
+    pair.one.take(fill("shard1"), 1, 1)
+    pair.one.fail(60)
+    pair.zero.settle(60)
+    assert [c.step for c in pair.committed] == [1]
+    assert not list(tmp_path.glob("trial_00000/iteration_00000002*"))
+    pair.zero.drain()  # the error of rank 1 ends the segment, and rank 0 has none
+    pair.close()
+
+
 def test_at_the_end_is_another_moment_than_at_the_last_report(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.zero.passed(5)

@@ -85,6 +85,12 @@ class _State(enum.Enum):
     TRAINING = enum.auto()
     # The rank has made the checkpoint's report, and saves its shard, which may take arbitrarily long.
     SAVING = enum.auto()
+    # The rank has failed before it made the checkpoint's report.
+    FAILED = enum.auto()
+
+
+class _RankFailed(CheckpointError):
+    """A rank has failed before it made the checkpoint's report. Its own error says why, and ends the segment."""
 
 
 @dataclass(slots=True)
@@ -151,6 +157,7 @@ class Saver:
         # This rank's shards; a message if saving one failed; None while it is being saved.
         self._shards: dict[Moment, Shard | str | None] = {}
         self._finished = False
+        self._failed = False  # whether the training function has raised an exception on this rank
         self._unsaved: dict[str, _Job] = {}  # jobs by checkpoint id, until the driver knows of the checkpoint
         self._telling = False  # whether the driver is being told of a checkpoint
         self._left = False  # whether the segment has ended, so that the driver asks for the rest
@@ -243,6 +250,19 @@ class Saver:
             self._progress.notify_all()
         self._raise()
 
+    def fail(self, timeout: float) -> None:
+        """Do the same as `drain`. Also let no checkpoint be committed whose report this rank has not made.
+
+        This rank's part of such a checkpoint is missing.
+        """
+        self._failed = True
+        self.drain(timeout)
+
+    def settle(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds until the checkpoints that were passed to `take` are saved, or saving them has failed."""
+        with self._progress:
+            self._progress.wait_for(lambda: not self._unsaved, timeout)
+
     @property
     def uploads(self) -> bool:
         """Return whether checkpoints are uploaded, rather than saved to a disk."""
@@ -296,7 +316,7 @@ class Saver:
                 with self._progress:
                     if self._left:
                         self._outcomes[job.id] = said
-                    elif self._rank == 0:
+                    elif self._rank == 0 and not isinstance(error, _RankFailed):
                         self._error = error
                 job.drop()
             job.unlock()
@@ -480,6 +500,8 @@ class Saver:
                     segment, which, answer = link.receive(patience)
                     if (segment, which) != (self._segment, moment):
                         continue
+                    if answer is _State.FAILED:
+                        raise _RankFailed(f"rank {rank} has failed, and has no part of the checkpoint")
                     if not isinstance(answer, _State):
                         break
                     # The driver ends the segment if a rank does not start. It also limits the time for saving.
@@ -493,14 +515,18 @@ class Saver:
                 raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
             shards[rank] = answer
 
-    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | str:
+    def answer(self, moment: Moment, under_way: Callable[[], None]) -> Shard | _State | str:
         """Wait until this rank's shard of a checkpoint is saved, and return it, or the reason why it could not be saved.
+
+        Return `_State.FAILED` if this rank has failed before it made the checkpoint's report.
 
         Only ranks other than 0 call this. If this rank has made the checkpoint's report and is still saving its shard,
         `under_way` is called before the wait.
         """
         with self._progress:
             self._progress.wait_for(lambda: moment in self._shards or self._passed >= moment or self._finished)
+            if moment not in self._shards and self._passed < moment and self._failed:
+                return _State.FAILED
             shard = self._shards.get(moment, Shard({}))
         if shard is None:
             under_way()

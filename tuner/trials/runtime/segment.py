@@ -26,7 +26,8 @@ from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training.script import ScriptFailed
 from tuner.trials.training.session import LeaveTrial, Session
 
-_LAST_SAVE_S = 2.0  # seconds that a failed rank waits for checkpoints that are still being saved
+LAST_SAVE_S = 2.0
+"""Seconds that a failed rank, and rank 0 if another rank has failed, waits for checkpoints that are still being saved."""
 TAIL = 50
 """The number of log lines that come with an error."""
 
@@ -83,7 +84,7 @@ class Segment:
         running.saving = True
         try:
             if error is not None:
-                self.saver.drain(_LAST_SAVE_S)
+                self.saver.fail(LAST_SAVE_S)
             else:
                 self.uploading = uploads.leave(self.saver, may_continue())
         except Exception as raised:

@@ -49,7 +49,7 @@ from tuner.trials.runtime.measures.process_stats import usage
 from tuner.trials.runtime.measures.profiler import Profiler, Subject
 from tuner.trials.runtime.measures.stacks import stacks
 from tuner.trials.runtime.peers import ChannelPeers
-from tuner.trials.runtime.segment import TAIL, Segment
+from tuner.trials.runtime.segment import LAST_SAVE_S, TAIL, Segment
 from tuner.trials.runtime.sending.log_shipper import LogShipper
 from tuner.trials.runtime.sending.logs import Capture, keep_printing, note_exits
 from tuner.trials.runtime.sending.outbox import Outbox
@@ -258,14 +258,16 @@ class Rank:
             running.release(interrupt, milestone)
 
     def send_reports(self) -> None:
-        """Block further reports, and return once the driver has committed those already made.
+        """Block further reports, and return once the driver has committed those already made, with their checkpoints.
 
-        Called on rank 0 when another rank has failed, before the processes are killed.
+        A checkpoint that takes longer than `LAST_SAVE_S` is lost. Called on rank 0 when another rank has failed, before the
+        processes are killed.
         """
         segment = self._segment
         if segment is not None and segment.outbox is not None:
             segment.session.hold(_FAILED)
             segment.outbox.flush()
+            segment.saver.settle(LAST_SAVE_S)
 
     def progress(self) -> Progress | None:
         segment = self._segment

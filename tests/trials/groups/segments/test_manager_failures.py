@@ -16,6 +16,7 @@ import ray
 from tests.trials.conftest import Bench, listening, remains
 from tuner.domain.events import Failure
 from tuner.domain.segments import Verdict
+from tuner.trials.checkpoints import checkpoints
 from tuner.trials.messages.launch import Launch
 
 pytestmark = pytest.mark.ray
@@ -53,6 +54,23 @@ def raises(config: dict[str, Any]) -> None:
     if _rank() == 1:
         print("shapes: 3 x 4")
         raise ValueError("mat1 and mat2 shapes cannot be multiplied")
+    _wait_for_the_others()
+
+
+def raises_after_a_checkpoint(config: dict[str, Any]) -> None:
+    from tuner.trials.checkpoints import checkpoints
+    from tuner.trials.training.session import report
+
+    commit = checkpoints.commit
+
+    def slow_commit(*args: Any) -> None:
+        time.sleep(0.5)
+        commit(*args)
+
+    checkpoints.commit = slow_commit  # the process is killed afterwards
+    report({"a": 1}, checkpoint=lambda folder: Path(folder, f"part{_rank()}").touch())
+    if _rank() == 1:
+        raise ValueError("after the checkpoint")
     _wait_for_the_others()
 
 
@@ -199,6 +217,14 @@ def test_the_reports_before_another_rank_raises_are_kept(bench: Bench) -> None:
     launch = bench.launch(raises_after_reports, 2, scaling=NO_TORCH, params={"made": str(bench.folder / "made")})
     assert run(bench, launch, {1: Verdict(next_milestone=None)}).rank == 1
     assert [report.metrics["a"] for report in bench.reports(launch)] == [0, 1, 2, 3]
+
+
+def test_the_checkpoint_before_another_rank_raises_is_kept(bench: Bench) -> None:
+    """Rank 0 was killed while it committed the checkpoint."""
+    launch = bench.launch(raises_after_a_checkpoint, 2, scaling=NO_TORCH, checkpoint_every=1)
+    assert run(bench, launch, {1: Verdict(next_milestone=None)}).rank == 1
+    [info] = bench.checkpoints(launch)
+    assert checkpoints.committed(info.uri).files.keys() == {"part0", "part1"}
 
 
 def test_the_reports_before_a_failure_without_a_known_cause_are_kept(bench: Bench) -> None:
