@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -163,7 +164,11 @@ def test_a_host_that_is_not_this_machine_is_not_called_a_port_in_use(settings: S
     assert (found.level, "name or an address of this machine" in found.advice) == ("warning", True)
 
 
-def test_a_port_that_a_tuner_has_is_fine(settings: Settings) -> None:
+def test_a_port_that_a_tuner_has_is_fine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is not used, since the service is on this machine
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # an earlier test may have made one with its own environment
     page = Page(settings)
     page.start()
     try:

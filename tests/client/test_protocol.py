@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import ssl
+import threading
 from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,7 +17,7 @@ import pytest
 from tuner.agents.leases import Leases
 from tuner.client.protocol import Attempts, address_of, headers_of, tls_of
 from tuner.client.synchronous import Client
-from tuner.errors import SpecError
+from tuner.errors import ServiceUnreachable, SpecError
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,74 @@ def test_certificates_are_read_for_https_only() -> None:
     context = tls_of("http://localhost:8000")
     assert not context.get_ca_certs()
     assert context.verify_mode is ssl.CERT_REQUIRED  # so that no certificate at all would be trusted
+
+
+def test_a_file_of_certificates_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/gone")
+    with pytest.raises(
+        SpecError, match=f"^SSL_CERT_FILE: the certificates in '{tmp_path}/gone' cannot be read: No such file"
+    ):
+        tls_of("https://tuner.example.org")
+
+
+class _Empty(BaseHTTPRequestHandler):
+    """Answers every request with 204."""
+
+    def do_GET(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_service_of_this_machine_is_reached_without_the_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing listens there
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            url = f"http://{host}:{server.server_port}"
+            with Client(url) as client:
+                assert client.request("GET", "/session") is None
+
+            async def ask() -> None:
+                leases = Leases(url, None, "x", "agent")
+                try:
+                    assert await leases.ask("r1") is None
+                finally:
+                    await leases.close()
+
+            asyncio.run(ask())
+        finally:
+            server.shutdown()
+
+
+def test_the_error_of_a_service_that_a_proxy_should_reach_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:1")
+    with (
+        Client("http://gpu.invalid:8000", patience_s=0.0) as client,
+        pytest.raises(
+            ServiceUnreachable, match=r"through the proxy of HTTP_PROXY \(NO_PROXY=gpu.invalid avoids it\)"
+        ) as lost,
+    ):
+        client.request("GET", "/session")
+    assert "secret" not in str(lost.value)
+    monkeypatch.setenv("no_proxy", "gpu.invalid")
+    with (
+        Client("http://gpu.invalid:8000", patience_s=0.0) as client,
+        pytest.raises(ServiceUnreachable, match=r"answers at http://gpu.invalid:8000: "),
+    ):
+        client.request("GET", "/session")
 
 
 def test_the_pauses_between_attempts_grow_up_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

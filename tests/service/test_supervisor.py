@@ -405,6 +405,8 @@ def test_a_link_in_reserve_takes_the_place_of_one_that_dies(
 
 def test_a_link_runs_the_commands_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "LINK", "tests.fake_link")
+    (tmp_path / "tests.py").write_text("raise ImportError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
     child = children.Child(Settings(home=tmp_path), False, lambda said: None)
     try:
         done = child.ray(["start", "--head"], {"A": "b"})

@@ -196,6 +196,19 @@ def test_a_module_of_the_user_with_the_name_of_a_library_is_the_users(alone: Ent
         assert alone.check("uses:train", [folder]).name == "uses:train"
 
 
+def test_the_current_folder_may_have_a_module_with_the_name_of_one_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(tmp_path, "signal", "raise ImportError('the wrong one')")
+    module(tmp_path, "beside", "def train(config): ...")
+    monkeypatch.chdir(tmp_path)
+    checker = EntrypointChecker(timeout_s=20)
+    try:
+        assert [Path(path).name for path, _, _ in checker.check("beside:train").files] == ["beside.py"]
+    finally:
+        checker.close()
+
+
 @pytest.mark.parametrize(
     ("alone", "source", "says"),
     [

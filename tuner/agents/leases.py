@@ -50,6 +50,7 @@ class Leases:
             headers=protocol.headers_of(token),
             timeout=httpx.Timeout(CALL_S, connect=10.0),
             verify=protocol.tls_of(self.address),
+            trust_env=not protocol.is_here(self.address),
         )
         self._reached = False
 

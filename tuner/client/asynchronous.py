@@ -33,6 +33,7 @@ from tuner.client.protocol import (
     check_body,
     folder_of,
     headers_of,
+    is_here,
     plain,
     read,
     space_patch,
@@ -98,6 +99,7 @@ class AsyncClient:
             headers=headers_of(token),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
             verify=tls_of(self.address),
+            trust_env=not is_here(self.address),
             transport=transport,
         )
 

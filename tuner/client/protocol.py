@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import ipaddress
 import json
 import math
 import os
 import random
 import ssl
 import time
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +59,25 @@ def address_of(address: str | None) -> str:
 
 def tls_of(address: str) -> ssl.SSLContext:
     """Return the certificates that a client of this service trusts: none for http, since reading them takes up to 0.2 s."""
-    if httpx.URL(address).scheme == "https":
+    if httpx.URL(address).scheme != "https":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
         return httpx.create_ssl_context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    except OSError as error:  # it does not name the file
+        if not (file := os.environ.get("SSL_CERT_FILE")):
+            raise
+        raise SpecError(f"SSL_CERT_FILE: the certificates in {file!r} cannot be read: {error.strerror}") from error
+
+
+def is_here(address: str) -> bool:
+    """Return True if the URL names this machine itself. A proxy, as HTTP_PROXY names it, cannot reach its services."""
+    host = httpx.URL(address).host
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def headers_of(token: str | None) -> dict[str, str]:
@@ -176,7 +194,11 @@ def folder_of(path: str | os.PathLike[str]) -> Path:
 
 def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:
     """Return the exception to raise if the service does not answer."""
-    return ServiceUnreachable(f"no tuner service answers at {address}: {str(error) or type(error).__name__}")
+    url = httpx.URL(address)
+    proxies = {} if is_here(address) or urllib.request.proxy_bypass(url.host) else urllib.request.getproxies()
+    by = next((name for name in (url.scheme, "all") if proxies.get(name)), None)
+    way = "" if by is None else f" through the proxy of {by.upper()}_PROXY (NO_PROXY={url.host} avoids it)"
+    return ServiceUnreachable(f"no tuner service answers at {address}{way}: {str(error) or type(error).__name__}")
 
 
 def check(answer: httpx.Response) -> None:

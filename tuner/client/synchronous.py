@@ -32,6 +32,7 @@ from tuner.client.protocol import (
     check_body,
     folder_of,
     headers_of,
+    is_here,
     plain,
     read,
     space_patch,
@@ -97,6 +98,7 @@ class Client:
             headers=headers_of(token),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
             verify=tls_of(self.address),
+            trust_env=not is_here(self.address),
             transport=transport,
         )
 

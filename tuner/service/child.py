@@ -8,7 +8,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from tuner.hosts.on_ray.link import LOOK_S, packed
 from tuner.hosts.ray import tokens
 from tuner.hosts.ray.head import COMMAND_S, too_slow
 from tuner.settings import Settings
+from tuner.usercode.folder import python_without_folder
 
 LINK = "tuner.hosts.on_ray.link"
 """The module that the child process runs."""
@@ -45,7 +45,7 @@ class Child:
         if not settings.ray_address:
             environment |= tokens.of_home(settings.home)  # those with which `start_head` starts a head
         self._process = subprocess.Popen(
-            [sys.executable, "-m", LINK],
+            python_without_folder(LINK),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

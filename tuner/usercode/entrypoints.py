@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tuner.errors import CheckerBusy, EntrypointError
+from tuner.usercode.folder import python_without_folder
 from tuner.usercode.import_check import File, stat
 
 TIMEOUT_S = 60.0
@@ -318,7 +318,7 @@ class _Helper:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tuner.usercode.import_check"],
+            python_without_folder("tuner.usercode.import_check"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -59,6 +59,7 @@ def main() -> None:
     if sys.platform == "linux":
         # Processes that an import leaves behind then become children of this one, so that it can end them.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    sys.path.insert(0, "")  # only now, since this folder may have a module with the name of one that is imported above
     print(file=answers)
     for line in sys.stdin:
         question = json.loads(line)

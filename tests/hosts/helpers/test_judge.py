@@ -61,6 +61,15 @@ async def test_values_that_json_does_not_have_arrive(judge_of: Make) -> None:
     assert await ask(judge, a=-math.inf, b=math.nan) == [{"stop": True}]
 
 
+async def test_the_working_directory_may_have_a_module_with_the_name_of_one_of_python(
+    judge_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "signal.py").write_text("raise ImportError('the wrong one')")
+    judge = judge_of(named("at_two"), working_dir=str(tmp_path))
+    assert await ask(judge, iteration=2.0) == [{"stop": True}]
+
+
 async def test_the_process_stays_warm_and_is_not_this_one(judge_of: Make, tmp_path: Path) -> None:
     judge = judge_of(named("where"))
     pids = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import sys
 import tempfile
@@ -151,6 +152,24 @@ def test_an_address_without_a_ray_is_told_with_what_to_check(monkeypatch: pytest
         ClusterUnreachable, match=r"Ray at 10\.0\.0\.1:6379 could not be reached: nobody is there.*ray status"
     ):
         cluster.connect("10.0.0.1:6379")
+
+
+def test_a_folder_whose_path_ray_cannot_send_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "latin-\udcfc"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: str(Path.cwd()).encode())  # Ray fails in the same way
+    with pytest.raises(ClusterUnreachable, match=r"a folder whose path is not UTF-8 .*latin-\\udcfc'\. Rename it"):
+        cluster.connect("10.0.0.1")
+
+
+def test_ray_is_used_although_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: faulthandler.dump_traceback())  # needs stderr, as Ray does
+    cluster.connect("10.0.0.1")
+    sys.stderr.close()
 
 
 def test_a_cluster_of_another_python_is_told_with_both_versions() -> None:

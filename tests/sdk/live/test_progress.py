@@ -29,9 +29,9 @@ from tuner.store import Store, StoreUnavailable
 from tuner.store.records import ExperimentRecord
 
 
-def shown(store: Store, experiment: str, terminal: bool) -> tuple[Progress, io.StringIO]:
+def shown(store: Store, experiment: str, terminal: bool, width: int = 200) -> tuple[Progress, io.StringIO]:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=200, color_system=None, legacy_windows=False)
+    console = Console(file=out, force_terminal=terminal, width=width, color_system=None, legacy_windows=False)
     return Progress(Stored(store, experiment), console=console), out
 
 
@@ -140,6 +140,17 @@ def test_the_table_is_drawn_without_the_database(sqlite_store: Store, monkeypatc
         assert progress._live is not None
         progress._live.refresh()
     assert "the search waits for it: no connection" in out.getvalue()
+
+
+def test_a_narrow_terminal_cuts_only_parameters_and_reasons(sqlite_store: Store) -> None:
+    bench = Bench(space={"rate": tuner.uniform(0, 1), "width": tuner.uniform(0, 1)}, num_samples=2)
+    bench.started(0)
+    bench.reported(0, 0.123456789)
+    progress, out = shown(sqlite_store, stored(bench, sqlite_store).public_id, True, width=60)
+    with progress:
+        pass
+    [row] = {line.rstrip() for line in out.getvalue().splitlines() if line.startswith("    0")}
+    assert re.fullmatch(r"    0  running     1  0\.12346  rate=.+…  .+…", row)
 
 
 def test_nothing_is_said_to_start_where_something_trains(sqlite_store: Store) -> None:

@@ -36,12 +36,13 @@ async def start_helper(
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # the working directory may have a module with the name of one that the helper imports, such as `signal`
         "-m",
         module,
         stdin=PIPE,
         stdout=PIPE,
         cwd=working_dir,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *sys_path]), **(environ or {})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, *sys_path])), **(environ or {})},
         limit=limit,
         start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
     )

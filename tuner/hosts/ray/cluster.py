@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def connect(
     if (address or "").startswith(RAY_CLIENT):
         raise ClusterUnreachable(no_ray_client())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if sys.stderr is None:  # it was closed when Python started, and Ray cannot do without
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False, "namespace": NAMESPACE}
     where: str | None = None
     try:
@@ -146,6 +149,11 @@ def _unreachable(address: str | None, error: Exception, where: str | None = None
 
     where: the place of the token that was used, as a phrase; None if none was used.
     """
+    if isinstance(error, UnicodeEncodeError):
+        return (
+            f"Ray can neither be used in a folder whose path is not UTF-8 nor by a script in one; this is {os.getcwd()!r}. "
+            "Rename it, or use another one. If the path is UTF-8, Python uses another encoding: set PYTHONUTF8=1"
+        )
     lines = str(error).strip().splitlines()
     said = "" if not lines else " ".join(map(str.strip, lines)) if lines[0].endswith(":") else lines[0]
     what = said.strip().rstrip(".")[:300] or type(error).__name__

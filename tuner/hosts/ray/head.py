@@ -33,6 +33,7 @@ from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import tokens
 from tuner.hosts.ray.fork_server import USED
 from tuner.hosts.ray.ray_start import temporary
+from tuner.usercode.folder import python_without_folder
 
 log = logging.getLogger(__name__)
 
@@ -417,7 +418,7 @@ def run_ray(arguments: Sequence[str], environment: Mapping[str, str]) -> subproc
     """
     try:
         return subprocess.run(
-            [sys.executable, "-m", "tuner.hosts.ray.ray_start", *arguments],
+            [*python_without_folder("tuner.hosts.ray.ray_start"), *arguments],
             capture_output=True,
             text=True,
             env={**os.environ, **environment},

@@ -292,9 +292,11 @@ class Progress:
         record, trials = self._latest
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for name, numbers in self._columns(record):
-            table.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
+            # In a narrow terminal, rich first makes those columns narrower that it may wrap.
+            long = name in ("parameters", "why")
+            table.add_column(_on_one_line(name), justify="right" if numbers else "left", no_wrap=not long)
         for trial in trials:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in self._row(trial)))
+            table.add_row(*map(_on_one_line, self._row(trial)))
         return Group(self._headline(record, trials), Text(), table)
 
     @staticmethod
@@ -326,6 +328,13 @@ class Progress:
             newest = self.source.newest(ROWS)
             rows += [row for row in newest if row.number not in known][: ROWS - len(rows)]
         return sorted(rows, key=lambda row: row.number)
+
+
+def _on_one_line(cell: str | Text) -> Text:
+    """Return the text of a cell, which is cut and not wrapped if its column is too narrow."""
+    text = cell if isinstance(cell, Text) else Text(cell)
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _done(record: ExperimentRecord) -> str:
