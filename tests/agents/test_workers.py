@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import AgentService
+from tests.slow_storage import SlowStorage
 from tuner.domain.events import Reported
 
 ROOT = Path(__file__).parents[2]
@@ -211,6 +212,22 @@ def test_a_trial_whose_checkpoints_are_on_another_machine_starts_over(
     [trial] = service.trials(name)
     segments = service.get(f"/trials/{trial['id']}")["segments"]
     assert (trial["state"], trial["failures"], segments[-1]["start_iteration"]) == ("completed", 0, 0), trial
+
+
+def test_an_agent_completes_its_uploads_before_it_ends_a_trial(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """An upload that took longer than 0.1 s continued without the service, which never learned of the checkpoint."""
+    service, storage = sqlite_service, SlowStorage(tmp_path / "slow")
+    storage.delay(0.5)
+    installs = "def train(config):\n    from tests import slow_storage\n    slow_storage.install()"
+    (tmp_path / "job.py").write_text(TRAIN.replace("def train(config):", installs))
+    name = service.create(space=SPACE, num_samples=1, max_t=2)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri)
+    output, _ = start(started, command, tmp_path).communicate(timeout=120)
+    [trial] = service.trials(name)
+    assert trial["checkpoint"] is not None, output
+    assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
 
 
 def test_an_agent_that_is_told_to_end_gives_its_trial_back(

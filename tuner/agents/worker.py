@@ -197,6 +197,8 @@ class Agent:
                 await self._leases.end(lease, Outcome(kind="left"))
                 return
             outcome = await self._manager.run(launch, inbox=self)
+            for info in outcome.uploading:
+                await self._end_upload(running, info)
             while self._sending:
                 await asyncio.wait(self._sending)
         finally:
@@ -209,6 +211,18 @@ class Agent:
             await self._leases.end(lease, outcome)
         if outcome.kind == "left":  # now the trial has been given back; before, the service might not have answered
             self._work.say(how)
+
+    async def _end_upload(self, running: _Running, info: CheckpointInfo) -> None:
+        """Wait until an upload that has outlived its segment ends, and tell the service of the checkpoint."""
+        assert self._manager is not None
+        end = await self._manager.upload_end(running.lease["segment_id"], info.id)
+        if isinstance(end, str):
+            self._work.say(
+                printable(f"trial {running.lease['trial']}: the checkpoint of iteration {info.step} is lost: {end}")
+            )
+        elif not running.gone:
+            with contextlib.suppress(Gone, NotFound):
+                await self._leases.checkpoint(running.lease, end)
 
     def _launch(self, lease: Assignment) -> Launch:
         source = lease["checkpoint"]
