@@ -914,7 +914,9 @@ class World:
     def fail(self, run: Running) -> None:
         kind: Any = self.rng.choice(["user", "system"])
         cause = self.rng.choice(["exception", "exception", "disk_full"])
-        self.end(run, "failed", Failure(kind=kind, cause=cause, message="x", rank=0), drained=False)
+        # A rank that raises an exception sends its reports, and its uploads continue. One that is lost does not.
+        raised = kind == "user" and cause == "exception" and self.uploads is not None and self.uploads.random() < 0.5
+        self.end(run, "failed", Failure(kind=kind, cause=cause, message="x", rank=0), drained=raised)
 
     def end(self, run: Running, outcome: Any, failure: Failure | None = None, *, drained: bool = True) -> None:
         """Free the group. A rank that ended normally (`drained`) has sent its reports and committed its checkpoints."""

@@ -126,6 +126,22 @@ def test_a_trial_that_is_resumed_waits_for_its_upload_and_others_use_its_slot() 
     assert trial.waiting == ""
 
 
+def test_a_trial_that_has_failed_waits_for_its_upload_before_it_is_tried_again() -> None:
+    bench = Bench(num_samples=1, limits={"max_failures": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    bench.reported(0)
+    failure = e.Failure(kind="user", cause="exception", message="ValueError: shapes do not match", rank=0)
+    ended = e.SegmentEnded(
+        time=bench.tick(), trial=0, segment=1, outcome="failed", failure=failure, uploading=(late(0, 2),)
+    )
+    assert launches(bench.feed(ended)) == []
+    trial = bench.core.trials[0]
+    assert trial.waiting == "waits until its checkpoint of iteration 2 is uploaded"
+    assert launches(bench.saved(0, late(0, 2).id, 2, segment=1)) == [(0, 2)]
+    assert trial.segments[-1].start_iteration == 2
+
+
 def test_a_trial_whose_upload_fails_continues_from_an_older_checkpoint_and_says_so() -> None:
     bench = paused()
     bench.command("resume", 0)

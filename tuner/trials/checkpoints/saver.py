@@ -250,18 +250,9 @@ class Saver:
             self._progress.notify_all()
         self._raise()
 
-    def fail(self, timeout: float) -> None:
-        """Do the same as `drain`. Also let no checkpoint be committed whose report this rank has not made.
-
-        This rank's part of such a checkpoint is missing.
-        """
+    def fail(self) -> None:
+        """Let no checkpoint be committed whose report this rank, which has failed, has not made: its part is missing."""
         self._failed = True
-        self.drain(timeout)
-
-    def settle(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until the checkpoints that were passed to `take` are saved, or saving them has failed."""
-        with self._progress:
-            self._progress.wait_for(lambda: not self._unsaved, timeout)
 
     @property
     def uploads(self) -> bool:

@@ -26,8 +26,6 @@ from tuner.trials.runtime.sending.uploads import Uploads
 from tuner.trials.training.script import ScriptFailed
 from tuner.trials.training.session import LeaveTrial, Session
 
-LAST_SAVE_S = 2.0
-"""Seconds that a failed rank, and rank 0 if another rank has failed, waits for checkpoints that are still being saved."""
 TAIL = 50
 """The number of log lines that come with an error."""
 
@@ -84,7 +82,8 @@ class Segment:
         running.saving = True
         try:
             if error is not None:
-                self.saver.fail(LAST_SAVE_S)
+                self.saver.fail()
+                self.uploading = uploads.leave_failed(self.saver, may_continue())
             else:
                 self.uploading = uploads.leave(self.saver, may_continue())
         except Exception as raised:
@@ -95,7 +94,7 @@ class Segment:
             except ReportsLost as raised:
                 error = error or describe(raised, "")
         if error is not None:
-            return RankResult(kind="failed", reports=running.count, error=error)
+            return RankResult(kind="failed", reports=running.count, error=error, uploading=self.uploading)
         kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"
         return RankResult(
             kind=kind,

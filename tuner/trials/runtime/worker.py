@@ -24,7 +24,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
-from tuner.errors import CheckpointLost, text_of
+from tuner.errors import CheckpointError, CheckpointLost, text_of
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.checkpoints.storage import nothing_around, place
@@ -49,7 +49,7 @@ from tuner.trials.runtime.measures.process_stats import usage
 from tuner.trials.runtime.measures.profiler import Profiler, Subject
 from tuner.trials.runtime.measures.stacks import stacks
 from tuner.trials.runtime.peers import ChannelPeers
-from tuner.trials.runtime.segment import LAST_SAVE_S, TAIL, Segment
+from tuner.trials.runtime.segment import TAIL, Segment
 from tuner.trials.runtime.sending.log_shipper import LogShipper
 from tuner.trials.runtime.sending.logs import Capture, keep_printing, note_exits
 from tuner.trials.runtime.sending.outbox import Outbox
@@ -257,17 +257,21 @@ class Rank:
         if running is not None:
             running.release(interrupt, milestone)
 
-    def send_reports(self) -> None:
+    def send_reports(self) -> list[CheckpointInfo]:
         """Block further reports, and return once the driver has committed those already made, with their checkpoints.
 
-        A checkpoint that takes longer than `LAST_SAVE_S` is lost. Called on rank 0 when another rank has failed, before the
-        processes are killed.
+        Return the checkpoints whose upload continues, as `RankResult.uploading`. Called on rank 0 when another rank has failed,
+        before the processes are stopped.
         """
         segment = self._segment
-        if segment is not None and segment.outbox is not None:
-            segment.session.hold(_FAILED)
-            segment.outbox.flush()
-            segment.saver.settle(LAST_SAVE_S)
+        if segment is None or segment.outbox is None:
+            return []
+        segment.session.hold(_FAILED)
+        segment.outbox.flush()
+        assert self._baseline is not None
+        with contextlib.suppress(CheckpointError):  # the segment has failed already
+            return self._uploads.leave_failed(segment.saver, not self._baseline.has_own_credentials())
+        return []
 
     def progress(self) -> Progress | None:
         segment = self._segment

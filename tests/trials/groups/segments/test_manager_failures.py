@@ -13,6 +13,7 @@ import psutil
 import pytest
 import ray
 
+from tests.slow_storage import SlowStorage
 from tests.trials.conftest import Bench, listening, remains
 from tuner.domain.events import Failure
 from tuner.domain.segments import Verdict
@@ -58,9 +59,11 @@ def raises(config: dict[str, Any]) -> None:
 
 
 def raises_after_a_checkpoint(config: dict[str, Any]) -> None:
+    from tests import slow_storage
     from tuner.trials.checkpoints import checkpoints
     from tuner.trials.training.session import report
 
+    slow_storage.install()
     commit = checkpoints.commit
 
     def slow_commit(*args: Any) -> None:
@@ -224,6 +227,19 @@ def test_the_checkpoint_before_another_rank_raises_is_kept(bench: Bench) -> None
     launch = bench.launch(raises_after_a_checkpoint, 2, scaling=NO_TORCH, checkpoint_every=1)
     assert run(bench, launch, {1: Verdict(next_milestone=None)}).rank == 1
     [info] = bench.checkpoints(launch)
+    assert checkpoints.committed(info.uri).files.keys() == {"part0", "part1"}
+
+
+def test_the_upload_before_another_rank_raises_goes_on(bench: Bench, tmp_path: Path) -> None:
+    slow = SlowStorage(tmp_path)
+    slow.hold()
+    launch = bench.launch(raises_after_a_checkpoint, 2, scaling=NO_TORCH, checkpoint_every=1, storage=slow.uri)
+    outcome = bench.run(launch, {1: Verdict(next_milestone=None)})
+    assert outcome.failure is not None
+    assert outcome.failure.rank == 1
+    [info] = outcome.uploading
+    slow.let_go()
+    assert bench.call("upload_end", launch.segment_id, info.id).ready
     assert checkpoints.committed(info.uri).files.keys() == {"part0", "part1"}
 
 

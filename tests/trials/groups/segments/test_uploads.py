@@ -45,6 +45,11 @@ def raises(config: dict[str, Any]) -> None:
     raise ValueError("shapes do not match")
 
 
+def raises_after_a_checkpoint(config: dict[str, Any]) -> None:
+    trains({"steps": 1})
+    raise ValueError("shapes do not match")
+
+
 def has_a_storage_of_its_own(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -140,6 +145,20 @@ def test_the_next_segment_runs_in_the_same_process_while_the_upload_goes_on(
     assert checkpoints.is_committed(info.uri)
     assert local_bench.checkpoints(first) == [], "the host asks, so the rank does not call it"
     assert end_of(local_bench, first, info) == "its upload is no longer known", "nothing is kept of it"
+
+
+def test_the_upload_of_a_trial_that_raises_an_exception_goes_on(local_bench: LocalBench, slow: SlowStorage) -> None:
+    """Its retry started from an older checkpoint."""
+    slow.hold()
+    launch = local_bench.launch(raises_after_a_checkpoint, storage=slow.uri, checkpoint_every=1)
+    outcome = local_bench.run(launch)
+    assert outcome.failure is not None
+    assert outcome.failure.message == "ValueError: shapes do not match"
+    (info,) = outcome.uploading
+    slow.let_go()
+    end = end_of(local_bench, launch, info)
+    assert isinstance(end, CheckpointInfo)
+    assert checkpoints.is_committed(end.uri)
 
 
 def test_a_trial_with_credentials_of_its_own_waits_for_its_uploads(local_bench: LocalBench, slow: SlowStorage) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tuner.domain.segments import Failure, Outcome
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome
 from tuner.plurals import counted
 from tuner.trials.groups import failures
 from tuner.trials.groups.cluster import nodes
@@ -131,18 +131,26 @@ class Watch:
         self._check_at = None if hang_timeout is None else self._now() + hang_timeout
         tasks = _tasks(refs)
         pending = set(tasks)
-        failure: Failure | None = None
         try:
             outcome = await self._first_known(tasks, pending)
-            failure = outcome.failure
-            return outcome
+            if outcome.failure is None:
+                return outcome
+            return dataclasses.replace(outcome, uploading=await self._last_uploads(tasks, pending))
         except EndedEarly as ended:
-            failure = ended.ending.failure
+            if ended.ending.failure is not None:
+                await self._last_uploads(tasks, pending)
             raise
         finally:
-            if failure is not None and any(tasks[task] == 0 for task in pending):  # rank 0 trains, and will be killed
-                await self._run.ask("send_reports", [0])
             _forget(tasks)
+
+    async def _last_uploads(
+        self, tasks: Mapping[asyncio.Task[Any], int], pending: Iterable[asyncio.Task[Any]]
+    ) -> tuple[CheckpointInfo, ...]:
+        """Let rank 0 of a segment that has failed send its last reports, and return the checkpoints whose upload continues."""
+        if not any(tasks[task] == 0 for task in pending):  # rank 0 has ended
+            return tuple(self._results[0].uploading) if 0 in self._results else ()
+        found = (await self._run.ask("send_reports", [0])).get(0)  # it trains, and will be stopped
+        return () if found is None or isinstance(found, BaseException) else tuple(found)
 
     async def _first_known(self, tasks: Mapping[asyncio.Task[Any], int], pending: set[asyncio.Task[Any]]) -> Outcome:
         """Return the segment's outcome as soon as it is known. Remove the tasks of ranks that have ended from `pending`."""

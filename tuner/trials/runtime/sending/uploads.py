@@ -14,6 +14,8 @@ LATE_AFTER_S = 0.1
 """Seconds that a segment always waits for its uploads when it ends, since most of them are quick."""
 MOST = 4
 """The maximum number of checkpoints that may still be uploading when a segment ends. If there are more, the segment waits."""
+LAST_SAVE_S = 2.0
+"""Seconds that a failed segment waits for checkpoints that are still being saved, unless their uploads can continue."""
 FREE = 0.1
 """The fraction of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
 _KNOWN = 20_000  # the number of begun segments to remember; no upload continues for that many segments
@@ -53,7 +55,17 @@ class Uploads:
 
         may_continue: whether uploads would still work after the segment. If not, the segment waits for them.
         """
-        return saver.leave(LATE_AFTER_S if may_continue and saver.uploads and self._has_room() else None)
+        return saver.leave(LATE_AFTER_S if self._may_continue(saver, may_continue) else None)
+
+    def leave_failed(self, saver: Saver, may_continue: bool = True) -> list[CheckpointInfo]:
+        """Do the same as `leave` for a segment that has failed, but wait at most `LAST_SAVE_S` for checkpoints."""
+        if self._may_continue(saver, may_continue):
+            return saver.leave(LATE_AFTER_S)
+        saver.drain(LAST_SAVE_S)
+        return []
+
+    def _may_continue(self, saver: Saver, may_continue: bool) -> bool:
+        return may_continue and saver.uploads and self._has_room()
 
     def _has_room(self) -> bool:
         with self._lock:
