@@ -110,7 +110,7 @@ def test_what_is_partly_deleted_is_never_continued_but_deleted_by_the_service(
     assert store.experiments.seize(other.id, now=later + 1), (
         "this deletion has begun since, and has not deleted a row yet"
     )
-    assert clean_up(store, Settings(home=tmp_path), later) == {"rests of deleted experiments": 1}
+    assert clean_up(store, Settings(home=tmp_path), later) == {"half-deleted experiments": 1}
     assert [one.id for one in store.experiments.page().items] == [other.id]
 
 
