@@ -38,7 +38,6 @@ import pytest
 
 import tuner
 from tests import invariants
-from tests.local_ray import start_ray
 from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -304,6 +303,8 @@ def _no_search_left(request: pytest.FixtureRequest, _kept: _Ray) -> Iterator[Non
 @pytest.fixture(scope="module")
 def local_ray(_kept: _Ray) -> None:
     """Connect to a Ray of four CPUs, which is kept for later modules."""
+    from tests.local_ray import start_ray  # imports Ray, with which executor="auto" chooses Ray
+
     if not _kept.use("local_ray"):
         start_ray(4, torch=True)
 

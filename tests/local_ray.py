@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+import ray
 from ray.cluster_utils import Cluster
 
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
@@ -24,8 +25,6 @@ def start_ray(cpus: int, *, torch: bool = False) -> None:
         cpus: the number of CPUs that it has.
         torch: True if most ranks of the tests need PyTorch.
     """
-    import ray
-
     with _forking(torch):
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="warning")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -26,6 +27,7 @@ import tuner
 from tests.api.conftest import serving
 from tests.api.test_changes import pbt
 from tests.driver.bench import Bench
+from tests.services import until
 from tests.store.examples import T0, begin
 from tests.web.searches import Search, digits, steady
 from tuner.api import create_app, schemas
@@ -463,7 +465,7 @@ def test_one_trial(client: Client, sqlite_store: Store) -> None:
 # -- verbs, following
 
 
-def test_verbs(client: Client, sqlite_store: Store) -> None:
+def test_verbs(client: Client, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(sqlite_store, digits("halved", 6), start=T0)
     search.advance(5)
     handle = client.experiment(search.public_id)
@@ -489,6 +491,15 @@ def test_verbs(client: Client, sqlite_store: Store) -> None:
     search.obey()
     search.advance()
     assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 8)
+    monkeypatch.setattr(synchronous, "ACTS_S", 0.2)
+    handle.continue_(2)  # no driver acts on it
+
+    def over() -> bool:
+        with contextlib.suppress(TimeoutError):
+            return handle.wait(timeout_s=0).state == "completed"
+        return False
+
+    until("several short calls of wait together wait no longer than one", over)
 
 
 def test_what_is_done_to_an_experiment_that_has_ended(client: Client, sqlite_store: Store) -> None:

@@ -107,8 +107,10 @@ def test_what_is_partly_deleted_is_never_continued_but_deleted_by_the_service(
     with pytest.raises(Conflict):
         store.drivers.claim(made.id, "a driver", 60.0, later)
     other = store.experiments.create(a_spec("other"))
-    assert store.experiments.seize(other.id, now=T0), "this deletion was interrupted before it deleted a row"
-    assert clean_up(store, Settings(home=tmp_path), later) == {"rests of deleted experiments": 1}
+    assert store.experiments.seize(other.id, now=later + 1), (
+        "this deletion has begun since, and has not deleted a row yet"
+    )
+    assert clean_up(store, Settings(home=tmp_path), later) == {"half-deleted experiments": 1}
     assert [one.id for one in store.experiments.page().items] == [other.id]
 
 

@@ -46,7 +46,7 @@ def clean_up(store: Store, settings: Settings, now: float) -> dict[str, int]:
         steps["experiments' points"] = lambda: store.metrics.thin(before(settings.point_days), now)
     if settings.bundle_days:
         steps["code bundles"] = lambda: Bundles(settings.storage, store).prune(before(settings.bundle_days), now)
-    steps["rests of deleted experiments"] = lambda: store.experiments.finish_removals(now)
+    steps["half-deleted experiments"] = store.experiments.finish_removals
     steps["packages of local directories"] = lambda: Packages(store).prune(now)
     found = {}
     for what, step in steps.items():

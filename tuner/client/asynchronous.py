@@ -464,6 +464,7 @@ class AsyncExperimentHandle:
         self.client = client
         # last_event_seq and state of the experiment when it was sent a verb that takes it out of this state
         self._before: tuple[int, str] | None = None
+        self._acts_until = 0.0  # when the driver should have acted on that verb, by the monotonic clock
         self.id = called
         """The id, ``exp_...``. If the handle was made from a name, this is the name until the first request."""
 
@@ -487,7 +488,7 @@ class AsyncExperimentHandle:
         while True:
             found = await self.get()
             over = found.state.ended or found.state is ExperimentState.PAUSED
-            if (found.last_event_seq, found.state) == self._before and time.monotonic() - begun < ACTS_S:
+            if (found.last_event_seq, found.state) == self._before and time.monotonic() < self._acts_until:
                 over = False
             if over and found.state is ExperimentState.FAILED:
                 why = found.error or found.reason
@@ -510,6 +511,7 @@ class AsyncExperimentHandle:
         data = await self.client.request("POST", f"{await self._path()}/{verb}", body=body, headers=headers, safe=safe)
         if data.get("state") in _LEAVES.get(verb, ()):
             self._before = (data["last_event_seq"], data["state"])
+            self._acts_until = time.monotonic() + ACTS_S
         return data
 
     async def pause(self) -> schemas.Experiment:

@@ -461,6 +461,7 @@ class ExperimentHandle:
         self.client = client
         # last_event_seq and state of the experiment when it was sent a verb that takes it out of this state
         self._before: tuple[int, str] | None = None
+        self._acts_until = 0.0  # when the driver should have acted on that verb, by the monotonic clock
         self.id = called
         """The id, ``exp_...``. If the handle was made from a name, this is the name until the first request."""
 
@@ -484,7 +485,7 @@ class ExperimentHandle:
         while True:
             found = self.get()
             over = found.state.ended or found.state is ExperimentState.PAUSED
-            if (found.last_event_seq, found.state) == self._before and time.monotonic() - begun < ACTS_S:
+            if (found.last_event_seq, found.state) == self._before and time.monotonic() < self._acts_until:
                 over = False
             if over and found.state is ExperimentState.FAILED:
                 why = found.error or found.reason
@@ -507,6 +508,7 @@ class ExperimentHandle:
         data = self.client.request("POST", f"{self._path()}/{verb}", body=body, headers=headers, safe=safe)
         if data.get("state") in _LEAVES.get(verb, ()):
             self._before = (data["last_event_seq"], data["state"])
+            self._acts_until = time.monotonic() + ACTS_S
         return data
 
     def pause(self) -> schemas.Experiment:

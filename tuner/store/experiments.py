@@ -503,9 +503,9 @@ class Experiments:
         """Delete the experiment and all its rows. Call `seize` first. Raise NotFound if there is no such experiment."""
         removal.remove(self._database, experiment_id)
 
-    def finish_removals(self, now: float | None = None) -> int:
+    def finish_removals(self) -> int:
         """Finish each `remove` that was interrupted after it had deleted a row, and return their number."""
-        return removal.finish(self._database, at(now))
+        return removal.finish(self._database)
 
     def archive(self, experiment_id: int, archived: bool, now: float | None = None) -> None:
         """Hide an experiment from lists, or show it again.

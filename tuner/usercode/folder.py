@@ -24,7 +24,9 @@ def working_folder() -> str:
 def python_without_folder(module: str) -> list[str]:
     """Return a command that runs a module of this package and imports nothing from the current folder.
 
-    The folder may have a module with the name of one that is imported, such as `signal`.
+    The folder may have a module with the name of one that is imported, such as `signal`. The command runs the package of this
+    process even if another tuner is installed, as when this one is imported from a checkout.
     """
+    this = f"sys.path.insert(0, {_ROOT!r}); import tuner; sys.path.append(sys.path.pop(0))"
     run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-P", "-c", f"import runpy, sys; sys.path.append({_ROOT!r}); {run}"]
+    return [sys.executable, "-P", "-c", f"import runpy, sys; {this}; {run}"]

@@ -312,6 +312,23 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
   });
 
+  it("replace a domain that somebody else has replaced by one with other fields", async () => {
+    const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Search space"), {
+      target: { value: "lr: {type: uniform, lower: 0, upper: 2}" },
+    });
+    const space = { lr: { type: "quniform", lower: 0, upper: 1, q: 0.1 } };
+    vi.spyOn(api, "exactExperiment").mockResolvedValue({ ...EXPERIMENT, space, revision: 5 });
+    const save = () => act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Save" }))));
+    await save();
+    expect(await screen.findByText(/upper: somebody else has changed this meanwhile/)).toBeTruthy();
+    await save();
+    expect(change).toHaveBeenLastCalledWith("exp_1", { space: { lr: { type: "uniform", lower: 0, upper: 2 } } }, 5);
+  });
+
   it("change its weight and its limits to decimals", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);

@@ -31,13 +31,17 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   // Keep the experiment as it was when the form was opened, so that changes by others in the meantime are not undone. Fields of
   // which the user has been told have the values that others gave them, so that the user can also set such a field back.
   const [known, setKnown] = useState(experiment);
+  // The clashes of which the user has been told. A domain that others have given another type clashes again and again.
+  const [told, setTold] = useState<readonly string[]>([]);
   const [draft, setDraft] = useState(() => draftOf(experiment));
   const patch = patchOf(known, draft);
   const send = useMutation({
     mutationFn: async () => {
       const now = await api.exactExperiment(experiment.id);
       const lost = clashes(patch, patchOf(known, draftOf(now)));
-      if (lost.length > 0) {
+      const texts = lost.map(exactText);
+      if (!texts.every((text) => told.includes(text))) {
+        setTold(texts);
         setKnown(withClashes(known, lost));
         throw overwriting(lost);
       }
