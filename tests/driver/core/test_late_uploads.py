@@ -135,7 +135,10 @@ def test_a_trial_that_has_failed_waits_for_its_upload_before_it_is_tried_again()
     ended = e.SegmentEnded(
         time=bench.tick(), trial=0, segment=1, outcome="failed", failure=failure, uploading=(late(0, 2),)
     )
-    assert launches(bench.feed(ended)) == []
+    out = bench.feed(ended)
+    assert launches(out) == []
+    [retry] = [entry.reason for _, entry in out.log if isinstance(entry, d.Retry)]
+    assert retry.startswith("retry 1 of 1, from iteration 2, after")
     trial = bench.core.trials[0]
     assert trial.waiting == "waits until its checkpoint of iteration 2 is uploaded"
     assert launches(bench.saved(0, late(0, 2).id, 2, segment=1)) == [(0, 2)]

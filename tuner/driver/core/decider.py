@@ -205,7 +205,7 @@ class Decider:
         """Warn of a checkpoint whose upload failed after its segment had ended, and say where the trial would continue."""
         trial = self.trials[number]
         waits = trial.state in (_S.PAUSED, _S.PENDING)
-        left = f"; the trial would continue {where_from(trial)}" if waits else ""
+        left = f"; the trial would continue {where_from(self.experiment, trial)}" if waits else ""
         what = f"the checkpoint of trial {number} at iteration {info.step} is lost: {reason}{left}"
         return d.Note(reason=what, trial=number, warning=True)
 

@@ -47,7 +47,7 @@ def after_takeover(experiment: State) -> list[Decision]:
             why = f"{paused(experiment)} after the trial's driver had ended"
             decisions.append(d.Pause(trial=trial.number, reason=why, held=True))
         else:
-            why = f"continued {where_from(trial)} by a new driver"
+            why = f"continued {where_from(experiment, trial)} by a new driver"
             decisions.append(d.Retry(trial=trial.number, reason=why))
     return decisions
 

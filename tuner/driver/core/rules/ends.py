@@ -98,7 +98,9 @@ def _failed(experiment: State, trial: Trial, failure: Failure) -> list[Decision]
         return [retry]
     if failure.cause in _UNTIL and experiment.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
         until, what = _UNTIL[failure.cause], failure.headline(trial.number)
-        return [d.Retry(trial=trial.number, reason=f"starts again {where_from(trial)} {until}, after {what}")]
+        return [
+            d.Retry(trial=trial.number, reason=f"starts again {where_from(experiment, trial)} {until}, after {what}")
+        ]
     alike = all_failed_alike(experiment.trials, trial.number, failure)
     if alike is not None:
         return all_fail(experiment, trial, failure, alike)
@@ -110,8 +112,8 @@ def _retry(experiment: State, trial: Trial, failure: Failure) -> d.Retry | None:
     limits = experiment.spec.limits
     what = failure.headline(trial.number)
     if failure.kind == "user" and trial.failures < limits.max_failures:
-        why = f"retry {trial.failures + 1} of {limits.max_failures}, {where_from(trial)}, after {what}"
+        why = f"retry {trial.failures + 1} of {limits.max_failures}, {where_from(experiment, trial)}, after {what}"
         return d.Retry(trial=trial.number, reason=why)
     if failure.kind == "system" and trial.system_failures < limits.max_system_failures:
-        return d.Retry(trial=trial.number, reason=f"started again {where_from(trial)} after {what}")
+        return d.Retry(trial=trial.number, reason=f"started again {where_from(experiment, trial)} after {what}")
     return None

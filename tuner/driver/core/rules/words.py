@@ -13,9 +13,13 @@ def names(of: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in of) or "nothing"
 
 
-def where_from(trial: Trial) -> str:
-    """Return where the trial's next segment would start: "from iteration 7" or "from the beginning"."""
-    return f"from iteration {trial.checkpoint.step}" if trial.checkpoint else "from the beginning"
+def where_from(experiment: State, trial: Trial) -> str:
+    """Return where the trial's next segment would start: "from iteration 7" or "from the beginning".
+
+    If the upload of the trial's newest checkpoint still continues, the segment waits for it.
+    """
+    info = experiment.checkpoints.awaits(trial) or trial.checkpoint
+    return f"from iteration {info.step}" if info is not None else "from the beginning"
 
 
 def paused(experiment: State) -> str:
