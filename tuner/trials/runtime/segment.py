@@ -93,6 +93,7 @@ class Segment:
                 self.outbox.close()
             except ReportsLost as raised:
                 error = error or describe(raised, "")
+                self.uploading = []  # the driver lacks the reports of these checkpoints
         if error is not None:
             return RankResult(kind="failed", reports=running.count, error=error, uploading=self.uploading)
         kind: Literal["left", "returned"] = "left" if running.left is not None else "returned"

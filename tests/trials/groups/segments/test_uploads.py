@@ -50,6 +50,17 @@ def raises_after_a_checkpoint(config: dict[str, Any]) -> None:
     raise ValueError("shapes do not match")
 
 
+def loses_its_last_reports(config: dict[str, Any]) -> None:
+    from tuner.errors import ReportsLost
+    from tuner.trials.runtime.sending.outbox import Outbox
+
+    def close(self: Outbox) -> None:
+        raise ReportsLost("the driver is gone")
+
+    Outbox.close = close  # type: ignore[method-assign]
+    trains({"steps": 1})
+
+
 def has_a_storage_of_its_own(config: dict[str, Any]) -> None:
     from tuner.trials.training.session import report
 
@@ -159,6 +170,17 @@ def test_the_upload_of_a_trial_that_raises_an_exception_goes_on(local_bench: Loc
     end = end_of(local_bench, launch, info)
     assert isinstance(end, CheckpointInfo)
     assert checkpoints.is_committed(end.uri)
+
+
+def test_the_upload_of_a_report_that_is_lost_is_not_followed(local_bench: LocalBench, slow: SlowStorage) -> None:
+    """The driver lacks the report, so a retry must not start from its checkpoint."""
+    slow.hold()
+    launch = local_bench.launch(loses_its_last_reports, storage=slow.uri, checkpoint_every=1)
+    outcome = local_bench.run(launch)
+    slow.let_go()
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith("ReportsLost: the driver is gone")
+    assert outcome.uploading == ()
 
 
 def test_a_trial_with_credentials_of_its_own_waits_for_its_uploads(local_bench: LocalBench, slow: SlowStorage) -> None:
