@@ -104,7 +104,6 @@ class ExperimentLoop:
         self._foreign = runs_user_code(core)
         self._amended = asyncio.Event()  # a user may have changed the budget
         self._clocks = (time.time(), time.monotonic())  # what both clocks showed at the newest comparison
-        self._still_s = 0.0  # for how many seconds this process was stopped
         self._jumped: asyncio.Future[Verdict | None] | None = None  # is done once the newest jump is committed
         self._put_back = False  # whether the clock has jumped back
         # Held while a thread changes the core; only a core that calls the user's code is changed in a thread.
@@ -157,7 +156,6 @@ class ExperimentLoop:
         self._clocks = (now, steady)
         passed = steady - before
         still = max(0.0, min(PULSE.still_s(before), passed - BUDGET_S))
-        self._still_s += still
         jump = (now - start) - passed + still
         if abs(jump) < JUMP_S:
             return
@@ -563,23 +561,18 @@ class ExperimentLoop:
 
     async def _watch_budget(self) -> None:
         """Queue BudgetSpent when the time budget is used up, and again whenever a raised budget is used up."""
-        spent, last = self.core.experiment.running_s, time.monotonic() - self._still_s
         while True:
-            budget = self.core.spec.limits.time_budget_s
+            await self._know_jumps()
+            experiment, budget, now = self.core.experiment, self.core.spec.limits.time_budget_s, time.time()
+            since = experiment.steady.at(now) - experiment.ran if experiment.counts_time else 0.0
+            spent = experiment.running_s + max(0.0, since)
             if budget is not None and spent >= budget and not self.core.ended:
-                self.put(e.BudgetSpent(time=time.time(), seconds=budget))
+                self.put(e.BudgetSpent(time=now, seconds=budget))
             self._amended.clear()
             left = budget - spent if budget is not None and spent < budget else None
             with contextlib.suppress(TimeoutError):  # not `wait_for`, which may ignore a cancellation in Python 3.11
                 async with asyncio.timeout(None if left is None else min(left, BUDGET_S)):
                     await self._amended.wait()
-            self._compare_clocks()
-            now = time.monotonic() - self._still_s
-            if left is None:
-                spent = self.core.experiment.running_s
-            elif self.core.experiment.counts_time:
-                spent += now - last
-            last = now
 
     async def _watch_gpu_hours(self) -> None:
         """Queue GpuHoursSpent when the GPU hours are used up, and again whenever a raised limit is used up."""
