@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tuner
+from tests.driver.bench import Bench
 from tuner import schedulers, search
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -305,3 +306,37 @@ def test_a_diverged_trial_diverges_again() -> None:
 
 def test_slots_are_those_that_were_used_at_once() -> None:
     assert recording(searched("fifo", max_concurrent_trials=3).log).slots == 3
+
+
+@pytest.mark.parametrize("max_t", [3, 9])
+def test_a_report_before_the_start_of_its_segment_is_recorded_as_the_driver_counts_it(max_t: int) -> None:
+    """Its time had counted from the end of the segment before. A trial that ended with it had run on in the recording."""
+    bench = Bench(num_samples=1, max_t=max_t)
+    bench.started(0)
+    bench.reported(0)
+    bench.command("pause")
+    bench.reported(0, checkpoint=True)
+    bench.ended(0)
+    bench.command("resume")
+    bench.now += 3600
+    bench.reported(0)
+    bench.started(0)
+    trial = bench.core.trials[0]
+    [found] = recording(bench.log).trials.values()
+    assert (found.state, found.seconds) == (trial.state, trial.running_s)
+
+
+def test_trials_that_ran_when_their_driver_died_do_not_count_as_running_at_once_with_later_ones() -> None:
+    bench = Bench(num_samples=4)
+    for number in (0, 1):
+        bench.started(number)
+        bench.reported(number)
+    after = bench.successor()
+    after.core.decider.expect([cancel := e.Commanded(time=after.tick(), command="cancel")])
+    after.feed(e.DriverStarted(time=after.tick(), epoch=2))
+    after.feed(cancel)
+    after.command("continue")
+    for number in (2, 3):
+        after.started(number)
+        after.reported(number)
+    assert recording(after.log).slots == 2

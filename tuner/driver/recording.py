@@ -112,7 +112,7 @@ class _Trial:
     params: dict[str, Any]
     state: TrialState = TrialState.PENDING
     reports: dict[int, RecordedReport] = field(default_factory=dict)
-    clock: float | None = None  # the steady time of its newest start or report
+    clock: float = 0.0  # the steady time of its newest start or report
     end: End = "cut"
     error: str = ""
     space_revision: int = 0
@@ -168,12 +168,13 @@ class _Reader:
                 self._trials[number].state = TrialState.CANCELLED
             case d.Pause(trial=number):
                 self._trials[number].state = TrialState.PAUSED
+            case d.Resume(trial=number) | d.Retry(trial=number):
+                self._trials[number].state = TrialState.PENDING
+            case e.DriverStarted():
+                self._open.clear()  # the segments of the previous driver have ended
             case e.SegmentStarted(trial=number):
-                time = self._steady.at(entry.time)
-                self._began = time if self._began is None else self._began
                 self._startups.append(entry.startup_s)
-                self._trials[number].clock = time
-                self._opened(number)
+                self._opened(number, self._steady.at(entry.time))
             case e.Reported():
                 self._report(entry)
             case e.CheckpointSaved():
@@ -185,22 +186,23 @@ class _Reader:
                 if outcome == "returned":
                     self._trials[number].end = "returned"
 
-    def _opened(self, number: int) -> None:
+    def _opened(self, number: int, time: float) -> None:
+        """Record that a trial's ranks train from this time on, unless a report that arrived before has shown it."""
+        if number in self._open:
+            return
         trial = self._trials[number]
-        trial.end = "cut"
-        trial.state = TrialState.RUNNING
+        self._began = time if self._began is None else self._began
+        trial.clock, trial.end = time, "cut"
+        if trial.state is TrialState.PENDING:
+            trial.state = TrialState.RUNNING
         self._open.add(number)
         self._most_open = max(self._most_open, len(self._open))
 
     def _report(self, event: e.Reported) -> None:
-        trial = self._trials[event.trial]
-        if event.trial not in self._open:  # the report arrived before SegmentStarted
-            self._opened(event.trial)
-        at = self._steady.at(event.time)
-        self._began = at if self._began is None else self._began
-        passed = 0.0 if trial.clock is None else max(at - trial.clock, 0.0)
+        trial, at = self._trials[event.trial], self._steady.at(event.time)
+        self._opened(event.trial, at)
+        trial.reports[event.iteration] = RecordedReport(dict(event.metrics), max(at - trial.clock, 0.0))
         trial.clock = at
-        trial.reports[event.iteration] = RecordedReport(dict(event.metrics), passed)
         self._saves = self._saves or event.checkpoint is not None
 
     def done(self) -> Recording:
