@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -72,6 +73,15 @@ async def test_a_helper_that_has_died_is_started_again_and_knows_everything(prop
     with pytest.raises(ProposalError, match="has exited"):
         await proposals.suggest("exp_a", searcher, 15, drive.trials)
     assert await proposals.suggest("exp_a", searcher, 15, drive.trials) == before
+
+
+async def test_a_searcher_that_cannot_be_pickled_ends_no_helper(proposals: Proposals) -> None:
+    """The second call ended the helper that all experiments share, and its error did not say why."""
+    searcher, trials = make({"type": "random"}, task(FLAT)), Population()
+    searcher.lock = threading.Lock()  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            await proposals.suggest("exp_b", searcher, 0, trials)
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_answers_in_order(proposals: Proposals) -> None:

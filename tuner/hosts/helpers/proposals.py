@@ -209,8 +209,9 @@ class _Helper:
         """
         copy = self._copies.get(experiment)
         if copy is None or copy.trials is not trials or copy.context is not searcher.context:
+            blob = dumps(searcher)  # may raise, and the helper then does not know the experiment
             copy = self._copies[experiment] = _Copy(trials, searcher.context)
-            await _send(process, ("searcher", experiment, dumps(searcher), list(sys_path)))
+            await _send(process, ("searcher", experiment, blob, list(sys_path)))
         while len(changed := copy.changed(trials)) > AT_ONCE:
             part = changed[:AT_ONCE]
             copy.sent(part)
