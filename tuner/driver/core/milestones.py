@@ -47,14 +47,19 @@ def save_is_due(segment: Segment, interval_s: float | None, now: float) -> bool:
 
 
 def _next_save(trial: Trial, segment: Segment, interval_s: float | None, now: float) -> int | None:
-    """Return the report at which `interval_s` seconds will have passed, estimated from the pace of the reports so far."""
+    """Return the report at which `interval_s` seconds will have passed, estimated from the pace of the reports so far.
+
+    A first report may take no time, such as that of an evaluation before the training. So the ranks wait at the latest once the
+    trial has made twice as many reports as it has now.
+    """
     if interval_s is None:
         return None
     if not trial.reports:
         return segment.report_no + 1
     pace = trial.running_s / trial.reports
     left = segment.saved_at + interval_s - now
-    return segment.report_no + max(1, math.ceil(left / pace) if pace > 0 else 10_000)
+    expected = math.ceil(left / pace) if pace > 0 else trial.reports
+    return segment.report_no + max(1, min(expected, trial.reports))
 
 
 def _next_best(spec: Spec, segment: Segment) -> int | None:

@@ -93,6 +93,18 @@ def _fields(info: CheckpointInfo) -> dict[str, object]:
     return {name: getattr(info, name) for name in info.__slots__}
 
 
+def test_a_first_report_that_takes_no_time_delays_no_checkpoint() -> None:
+    """Reports of ten minutes each followed an evaluation of a tenth of a second, and the next checkpoint was due after a day."""
+    bench = Bench(num_samples=1, checkpoint={"interval_s": 60.0, "keep_best": 0})
+    bench.started(0)
+    for seconds, due in ((0.1, False), (600.0, True)):
+        bench.now += seconds - 1.0
+        segment = bench.core.trials[0].segments[-1]
+        bench.reported(0, waits=segment.milestone == segment.report_no + 1)
+        assert bench.core.trials[0].segments[-1].milestone == segment.report_no, "the ranks wait"
+        assert bench.core.verdict(SegmentRef(0, 1)).save_checkpoint == due
+
+
 def test_failures_make_it_shorter_for_all_trials_and_the_next_driver_finds_the_same() -> None:
     bench = Bench(num_samples=2, checkpoint=AUTO)
     bench.started(0)
