@@ -20,18 +20,28 @@ server:/export /mnt/nfs nfs4 rw 0 0
 tmpfs /mnt/nfs/local tmpfs rw 0 0
 //pc/share /mnt/with\\040space cifs rw 0 0
 user@host:/ /mnt/ssh fuse.sshfs rw 0 0
+server:/d /mnt/données nfs rw 0 0
+server:/x /mnt/数据 nfs rw 0 0
 """
 
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> str:
     path = tmp_path / "mounts"
-    path.write_text(MOUNTS)
+    path.write_text(MOUNTS, encoding="utf-8")
     return str(path)
 
 
 @pytest.mark.parametrize(
-    "path", ["/mnt/nfs/tuner.db", "/mnt/nfs/a/b/tuner.db", "/mnt/with space/tuner.db", "/mnt/ssh/tuner.db"]
+    "path",
+    [
+        "/mnt/nfs/tuner.db",
+        "/mnt/nfs/a/b/tuner.db",
+        "/mnt/with space/tuner.db",
+        "/mnt/ssh/tuner.db",
+        "/mnt/données/tuner.db",
+        "/mnt/数据/tuner.db",
+    ],
 )
 def test_a_network_disk_is_refused(mounts: str, path: str) -> None:
     with pytest.raises(StoreError, match=r"network disk.*TUNER_DATABASE_URL"):

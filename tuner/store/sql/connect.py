@@ -221,7 +221,8 @@ def file_system(path: Path, mounts: str = "/proc/mounts") -> tuple[str, str]:
         parts = line.split()
         if len(parts) < 3:
             continue
-        point = parts[1].encode().decode("unicode_escape")  # spaces are written as \040
+        # Spaces are written as \040. The codec takes every byte for a character of its own.
+        point = parts[1].encode("latin-1", "backslashreplace").decode("unicode_escape")
         if target.is_relative_to(point) and len(point) >= len(best[1]):
             best = (parts[2], point)
     return best
