@@ -219,6 +219,26 @@ async def test_a_lost_lease_ends_the_loop_at_once() -> None:
     assert memory.batches == []
 
 
+async def test_a_report_that_cannot_be_committed_gets_the_error_as_its_answer() -> None:
+    """Whoever waited for its verdict, such as the request of an agent, had waited forever."""
+    memory, made = Memory(), list[asyncio.Task[Any]]()
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        about: dict[str, Any] = {"trial": 0, "segment": 1}
+        await memory.loop.put(e.SegmentStarted(time=1.0, **about))
+        memory.failures = [LostLease("another driver")]
+        report = e.Reported(time=2.0, report_no=1, iteration=1, metrics={"loss": 1.0}, **about)
+        made.append(asyncio.create_task(memory.loop.report([report])))
+        await asyncio.sleep(3600)
+        return Outcome(kind="returned")
+
+    memory.run = run  # type: ignore[method-assign]
+    with pytest.raises(LostLease):
+        await driven(memory, num_samples=1).run(epoch=1, slots=None)
+    with pytest.raises(LostLease):
+        await asyncio.wait_for(made[0], 1)
+
+
 async def test_a_searcher_that_fails_is_replaced_by_chance_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_AGAIN_S", (0.01,))
     memory = Memory()

@@ -97,6 +97,7 @@ class ExperimentLoop:
         self._urgent = asyncio.Event()  # an event has arrived whose commit somebody is waiting for
         self._gathering = Gathering()
         self._early: list[_Item] | None = []  # events that arrived before `run`; None once the inbox is open
+        self._taken: list[_Item] = []  # the events that were taken from the inbox last
         self._tasks: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
         self._launched: dict[SegmentRef, int] = {}  # segment -> event_seq of the decision to run it
@@ -290,7 +291,7 @@ class ExperimentLoop:
             if not self._deletions or time.monotonic() >= until:
                 return []
             await asyncio.wait(self._deletions, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        items = [await self._inbox.get()]
+        items = self._taken = [await self._inbox.get()]
         self._take_present(items)
         if self._inbox.empty() and not any(item.urgent for item in items):
             await self._gather(items)
@@ -442,7 +443,7 @@ class ExperimentLoop:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        left, self._early = self._early or [], None
+        left, self._early = [*self._taken, *(self._early or [])], None
         while not self._inbox.empty():
             left.append(self._inbox.get_nowait())
         for item in left:
