@@ -137,6 +137,13 @@ def test_a_nan_stops_its_trial_and_is_never_best() -> None:
     assert any("loss is -inf" in t.reason for t in diverged)
 
 
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_the_seconds_of_a_step_are_checked(seconds: float) -> None:
+    """A simulation of steps that never end hung."""
+    with pytest.raises(ValueError, match="must be finite and 0 or more"):
+        search(lambda config, checkpoint: iter([Step({"loss": 1.0}, seconds)]), scheduler="fifo")
+
+
 def test_a_metric_that_never_comes_fails_with_the_names_of_those_that_came() -> None:
     def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
         yield Step({"accuracy": 0.5, "los": 1.0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import traceback
 import types
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
@@ -197,8 +198,8 @@ class SimulatedGroups(CallsHere):
                 break
             if not isinstance(step, Step):
                 raise TypeError(f"evaluate must yield tuner.Step(metrics=..., seconds=...), not {step!r}")
-            if not step.seconds >= 0:
-                raise ValueError(f"the seconds of a step must be 0 or more, not {step.seconds!r}")
+            if not 0 <= step.seconds < math.inf:
+                raise ValueError(f"the seconds of a step must be finite and 0 or more, not {step.seconds!r}")
             await self._clock.sleep(step.seconds / speed)
             verdict = await self.inbound.report([self._reported(ref, base, report_no, step)])
             if verdict is None or verdict.action != "continue":
