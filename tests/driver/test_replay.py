@@ -326,6 +326,25 @@ def test_a_report_before_the_start_of_its_segment_is_recorded_as_the_driver_coun
     assert (found.state, found.seconds) == (trial.state, trial.running_s)
 
 
+def test_a_trial_that_continued_from_another_ones_checkpoint_is_left_out() -> None:
+    """No experiment with a fork or a retry could be replayed or learned from: reports were said to be missing."""
+    bench = Bench(num_samples=1, max_t=2, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    for source in ("ckp_0_1_1", "ckp_gone"):
+        point = {"params": {"x": 0.5}, "checkpoint": source, "parent": 0}
+        bench.feed(e.Enqueued(time=bench.tick(), points=[point]))
+    bench.reported(0)
+    bench.ended(0)
+    for number in (1, 2):
+        bench.started(number)
+        while bench.core.trials[number].iteration < 2:
+            bench.reported(number)
+        bench.ended(number)
+    found = recording(bench.log)
+    assert (list(found.trials), found.forks) == ([0, 2], 1), "the last one started from the beginning"
+
+
 def test_trials_that_ran_when_their_driver_died_do_not_count_as_running_at_once_with_later_ones() -> None:
     bench = Bench(num_samples=4)
     for number in (0, 1):

@@ -66,6 +66,7 @@ class Recording:
         startup_s: the median time that a start took, in seconds.
         saves_checkpoints: True if a trial saved a checkpoint, so that paused trials can continue from their checkpoints.
         seconds: the seconds from the first start to the last log entry, excluding those in which only repeats trained.
+        forks: how many trials are left out because users continued them from the checkpoint of another trial.
     """
 
     trials: Mapping[int, RecordedTrial]
@@ -73,6 +74,7 @@ class Recording:
     startup_s: float
     saves_checkpoints: bool
     seconds: float
+    forks: int = 0
 
     @property
     def reports(self) -> int:
@@ -95,11 +97,14 @@ def within(recorded: Recording, revisions: Revisions) -> tuple[Recording, int]:
 
 
 def recording(log: Iterable[Entry]) -> Recording:
-    """Return the recording of an experiment's trials, made from its log. Repeats are left out: the search did not use them.
+    """Return the recording of an experiment's trials, made from its log.
+
+    Repeats are left out, since the search did not use them. Trials that users continued from the checkpoint of another trial are
+    left out, too, since their curves have no beginning.
 
     Raises:
-        SpecError: the log cannot be replayed, because reports are missing or a trial continued from another trial's
-            checkpoint.
+        SpecError: the log cannot be replayed, because reports are missing or the scheduler let a trial continue from another
+            trial's checkpoint.
     """
     reader = _Reader()
     for _, entry in log:
@@ -117,6 +122,7 @@ class _Trial:
     error: str = ""
     space_revision: int = 0
     is_repeat: bool = False
+    is_fork: bool = False  # whether it was to start from the checkpoint of another trial, which may have been gone
 
 
 class _Reader:
@@ -145,8 +151,8 @@ class _Reader:
         match entry:
             case e.Amended(changes=changes) if "former_spaces" in changes:
                 self._space_revision = len(changes["former_spaces"])
-            case d.Start(number=number, params=params, space_revision=revision, repeat_of=repeat_of):
-                trial = _Trial(dict(params or {}), is_repeat=repeat_of is not None)
+            case d.Start(number=number, params=params, space_revision=revision, repeat_of=repeat_of, checkpoint=source):
+                trial = _Trial(dict(params or {}), is_repeat=repeat_of is not None, is_fork=bool(source))
                 trial.space_revision = self._space_revision if revision is None else revision
                 self._trials[number] = trial
                 if trial.is_repeat:
@@ -206,9 +212,12 @@ class _Reader:
         self._saves = self._saves or event.checkpoint is not None
 
     def done(self) -> Recording:
-        found = {}
+        found, forks = {}, 0
         for number, trial in self._trials.items():
             if trial.is_repeat:
+                continue
+            if trial.is_fork and 1 not in trial.reports:
+                forks += 1
                 continue
             if sorted(trial.reports) != list(range(1, len(trial.reports) + 1)):
                 raise SpecError(f"reports of trial {number} are missing from the log, so it cannot be replayed")
@@ -219,4 +228,4 @@ class _Reader:
                 )
         startup = statistics.median(self._startups) if self._startups else 0.0
         seconds = self._now - self._began - self._repeating if self._began is not None else 0.0
-        return Recording(found, max(self._most_open, 1), startup, self._saves, seconds)
+        return Recording(found, max(self._most_open, 1), startup, self._saves, seconds, forks)

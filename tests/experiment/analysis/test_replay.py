@@ -16,9 +16,11 @@ import tuner
 from tests.api.conftest import app as app
 from tests.api.conftest import client as client
 from tests.api.conftest import poked as poked
-from tests.driver.stored import stored_simulation
+from tests.driver.bench import Bench
+from tests.driver.stored import stored, stored_simulation
 from tuner.cli.commands import app as command
 from tuner.cli.home.replay import lines
+from tuner.domain.events import Enqueued
 from tuner.domain.experiment import Limits, Objective, Spec
 from tuner.domain.states import TrialState
 from tuner.driver.virtual import Step, simulate
@@ -104,6 +106,21 @@ def test_functions_of_users_are_not_called(sqlite_store: Store) -> None:
         replay(sqlite_store, record, scheduler={"type": "asha", "max_t": "os:abort"})
     with pytest.raises(SpecError, match="not called in a replay"):
         replay(sqlite_store, record, search_alg={"type": "optuna", "sampler": "os:abort"})
+
+
+def test_a_note_says_that_forks_are_left_out(sqlite_store: Store) -> None:
+    bench = Bench(num_samples=1, max_t=2, limits={"max_concurrent_trials": 1})
+    bench.started(0)
+    bench.reported(0, checkpoint=True)
+    point = {"params": {"x": 0.5}, "checkpoint": "ckp_0_1_1", "parent": 0}
+    bench.feed(Enqueued(time=bench.tick(), points=[point]))
+    for number in (0, 1):
+        bench.started(number) if number else None
+        bench.reported(number)
+        bench.ended(number)
+    found = replay(sqlite_store, stored(bench, sqlite_store))
+    assert found.notes[-1] == "1 trial is left out: it continued from a checkpoint of another trial"
+    assert (found.recorded.trials, found.saved) == (1, 0.0)
 
 
 def test_an_own_scheduler_that_is_not_known_has_to_be_replaced(sqlite_store: Store) -> None:

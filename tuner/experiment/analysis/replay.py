@@ -76,6 +76,10 @@ def replay(
             "tuner.replay in Python has no limit"
         )
     recorded, outside = within(recording(store.drivers.load(record.id)), Revisions.of(spec))
+    if recorded.forks:
+        many = f"{recorded.forks} trials are left out: they"
+        what = "1 trial is left out: it" if recorded.forks == 1 else many
+        notes.append(f"{what} continued from a checkpoint of another trial")
     if outside:
         many = f"{outside} trials are left out: their configurations do"
         what = "1 trial is left out: its configuration does" if outside == 1 else many
