@@ -332,7 +332,7 @@ async def test_the_time_without_a_driver_is_no_running_time(monkeypatch: pytest.
 
 
 async def test_the_start_of_workers_takes_nothing_from_the_time_budget() -> None:
-    """If a trial started between two checks of the budget, the time since the earlier check had counted, too."""
+    """The time since the last check of the budget before that start had counted, too."""
     memory = Memory(reports=1)
     room = asyncio.Event()
 
