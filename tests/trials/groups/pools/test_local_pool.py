@@ -126,6 +126,22 @@ def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> N
     assert local_bench.call("held") == []
 
 
+def test_a_trial_starts_when_a_larger_one_that_waits_before_it_is_cancelled(local_bench: LocalBench) -> None:
+    """It stayed in the queue until some trial ended, although there was room for it."""
+    half, whole = ({"resources_per_worker": {"CPU": cpus}} for cpus in (1, 2))
+    first, large, small = (local_bench.launch(hangs, scaling=scaling) for scaling in (half, whole, half))
+    running = [local_bench.begin(first)]
+    local_bench.wait_for_report(first)
+    for launch in (large, small):
+        running.append(local_bench.begin(launch))
+        local_bench.wait(local_bench.host.until_waiting(launch.segment_id))
+    local_bench.wait(local_bench.host.interrupt(large.segment_id, "cancel"))
+    local_bench.wait_for_report(small)
+    for launch in (first, small):
+        local_bench.call("kill", launch.segment_id, "seen enough")
+    assert [one.result(60).kind for one in running] == ["failed", "left", "failed"]
+
+
 @pytest.mark.parametrize(
     ("scaling", "reason"),
     [

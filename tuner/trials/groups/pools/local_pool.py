@@ -151,11 +151,11 @@ class LocalPool:
     def _give_up(self, segment: _WaitingSegment) -> None:
         if segment in self._waiting:
             self._waiting.remove(segment)
-            return
-        self._free += segment.cpus
-        if segment.turn.done() and not segment.turn.cancelled() and (group := segment.turn.result()) is not None:
-            self._keep(group)
-        self._dispatch()
+        else:
+            self._free += segment.cpus
+            if segment.turn.done() and not segment.turn.cancelled() and (group := segment.turn.result()) is not None:
+                self._keep(group)
+        self._dispatch()  # a smaller segment may have waited behind this one
 
     def _dispatch(self) -> None:
         """Give each segment whose turn it is a warm group, or permission to start a process."""
