@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,66 @@ def test_trials_go_on_in_new_processes_when_the_server_is_killed(own_bench: Loca
     assert failure.kind == "system"
     until(lambda: gone(pid_of(own_bench, running)))
     assert own_bench.run(own_bench.launch(reports_twice)).kind == "returned"
+
+
+_NO_FORK = """
+import errno, os
+
+fork = os.fork
+
+def refuse():
+    if os.path.exists({mark!r}):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+
+os.fork = refuse
+"""
+"""A module that Python imports when the server starts. Its forks fail as if the container had too many processes."""
+
+
+@contextlib.contextmanager
+def no_more_processes(mark: Path) -> Iterator[None]:
+    mark.touch()
+    yield
+    mark.unlink()
+
+
+@contextlib.contextmanager
+def no_more_files(mark: Path) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        with contextlib.suppress(OSError):
+            while True:
+                opened.enter_context(open(os.devnull, "rb"))
+        yield
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [(no_more_processes, "Resource temporarily unavailable"), (no_more_files, "Too many open files")],
+)
+def test_trials_go_on_when_no_further_process_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Callable[[Path], Any], why: str
+) -> None:
+    """All of them were killed."""
+    mark = tmp_path / "full"
+    (tmp_path / "sitecustomize.py").write_text(_NO_FORK.format(mark=str(mark)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    bench = LocalBench(tmp_path)
+    running = bench.launch(hangs)
+    outcome = bench.begin(running)
+    bench.wait_for_report(running)
+    with limit(mark):
+        failure = failed(bench, bench.launch(reports_twice))
+    assert (failure.kind, failure.cause) == ("system", "lost_at_start")
+    assert failure.message.endswith(why)
+    assert bench.run(bench.launch(reports_twice)).kind == "returned"
+    assert not outcome.done()
+    bench.call("kill", running.segment_id, "seen enough")
+    assert outcome.result(60).failure is not None
+    bench.close()
 
 
 def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None:
