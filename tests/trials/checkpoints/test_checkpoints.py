@@ -235,7 +235,7 @@ def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Pa
 
 
 def test_earlier_downloads_do_not_slow_down_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a thousand of them, the next one took ten seconds, since each had left files for which the folder was listed again."""
+    """After a thousand of them, the next one took ten seconds, since the folder was listed again for each of them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     listed: list[Any] = []
     for name in ("listdir", "scandir"):
