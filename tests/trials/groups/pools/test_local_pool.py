@@ -302,6 +302,26 @@ def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None
     bench.close()
 
 
+def tells_threads(config: dict[str, Any]) -> None:
+    report(threads=float(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_a_trial_has_as_many_threads_as_cpus_unless_the_user_has_set_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None
+) -> None:
+    """Libraries such as PyTorch read the variable. Ray sets it likewise, and here each trial computed with one thread."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", str(given))
+    bench = LocalBench(tmp_path)
+    for cpus in (2, 0.5):
+        launch = bench.launch(tells_threads, scaling={"resources_per_worker": {"CPU": cpus}})
+        assert bench.run(launch).kind == "returned"
+        assert bench.reports(launch)[0].metrics["threads"] == (given or max(1, int(cpus)))
+    bench.close()
+
+
 def leaves_a_process(config: dict[str, Any]) -> None:
     """End with a process in a session of its own, as servers and daemons start."""
     report(pid=subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
