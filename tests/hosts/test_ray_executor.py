@@ -1,10 +1,13 @@
-"""Test what the executor on Ray knows of nodes that may join."""
+"""Test what the executor on Ray knows of nodes that may join, and how it calls functions in other processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import ray
 
 from tuner.hosts import ray_executor
 from tuner.hosts.ray_executor import RayExecutor
@@ -33,3 +36,19 @@ async def test_the_nodes_that_may_join_are_counted(monkeypatch: pytest.MonkeyPat
 def test_the_operators_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "known_types", lambda: pytest.fail("Ray was asked"))
     assert RayExecutor([BIG])._node_types() == [BIG]
+
+
+def test_ray_keeps_a_function_once_however_often_it_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each proposal of a user's own searcher left a copy, which Ray's head node keeps as long as the service runs."""
+    made: list[Callable[..., Any]] = []
+
+    def remote(**options: Any) -> Callable[..., Any]:
+        return lambda function: made.append(function) or SimpleNamespace(remote=function)
+
+    def double(value: int) -> int:
+        return 2 * value
+
+    monkeypatch.setattr(ray, "remote", remote)
+    executor = RayExecutor()
+    assert [executor.offload([], double, value) for value in (1, 2, 3)] == [2, 4, 6]
+    assert made == [double]

@@ -19,7 +19,7 @@ from tuner.trials.groups.cluster.growth import NodeType, count_joining
 from tuner.trials.groups.cluster.ray_nodes import known_types
 from tuner.trials.groups.pools.pool import Pool
 from tuner.trials.groups.segments.manager import GroupManager
-from tuner.trials.messages.tasks import on_node
+from tuner.trials.messages.tasks import as_task, on_node
 
 TYPES_S = 60.0
 """Seconds between two requests to Ray for the types of nodes that an autoscaler may add."""
@@ -111,7 +111,7 @@ class RayExecutor:
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Call the function in a Ray task that needs no CPU. `sys_path` is not used: Ray's workers have the script's own."""
-        result: Awaitable[Any] = ray.remote(num_cpus=0)(function).remote(*args)
+        result: Awaitable[Any] = as_task(function).remote(*args)
         return result
 
     async def delete_checkpoint(self, info: CheckpointInfo) -> None:

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,6 +232,24 @@ def test_one_below_a_variable_that_only_its_own_node_has_is_fetched(tmp_path: Pa
     assert checkpoints.manifest_and_marker(uri) == (f"{uri}.manifest.json", f"{uri}.committed")
     with pytest.raises(CheckpointError, match="NOT_SET_HERE, which is not set here"):
         Checkpoint(uri).to_directory()
+
+
+def test_earlier_downloads_do_not_slow_down_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a thousand of them, the next one took ten seconds, since the folder was listed again for each of them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    listed: list[Any] = []
+    for name in ("listdir", "scandir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda path, real=real: listed.append(path) or real(path))
+
+    def listings(number: int) -> int:
+        listed.clear()
+        with Checkpoint(f"/nowhere/{number}", fetch=os.makedirs).as_directory() as folder:
+            assert os.path.isdir(folder)
+        return len(listed)
+
+    first, *_, last = map(listings, range(5))
+    assert last == first
 
 
 def test_a_download_whose_reader_was_killed_is_removed_by_the_next_one(s3: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def test_directories_become_packages_and_the_rest_stays(project: Path, tmp_path:
     }
     assert names(shipped["working_dir"]) == ["package/data/a.csv", "package/pkg/m.py", "package/train.py"]
     assert ship(shipped, storage) == shipped
+
+
+def test_only_files_are_packed(project: Path, tmp_path: Path) -> None:
+    """The lock of an editor, which is a link that leads nowhere, was an error, and a pipe was waited for forever."""
+    (project / ".#train.py").symlink_to("user@host.1234:5678")
+    (project / "linked.py").symlink_to(project / "train.py")
+    os.mkfifo(project / "pipe")
+    shipped = ship({"working_dir": str(project), "excludes": ["data", "pkg"]}, str(tmp_path / "storage"))
+    assert names(shipped["working_dir"]) == ["package/linked.py", "package/train.py"]
 
 
 def test_a_module_keeps_its_name(project: Path, tmp_path: Path) -> None:

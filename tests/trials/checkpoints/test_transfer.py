@@ -41,7 +41,7 @@ def test_a_node_that_does_not_answer_delays_no_other(
     silent = Silent.remote()  # type: ignore[attr-defined]
 
     def on_node(node: str, function: Any, *args: Any) -> Any:
-        return silent.ask.remote() if node == NODES[0] else tasks._as_task(function).remote(*args)
+        return silent.ask.remote() if node == NODES[0] else tasks.as_task(function).remote(*args)
 
     monkeypatch.setattr(transfer, "on_node", on_node)
     monkeypatch.setattr(transfer, "_FIND_S", DEADLINE_S)

@@ -50,6 +50,8 @@ SETTINGS = [
     ("tempfile.tempdir", "tempfile.tempdir = '/nowhere'"),
     ("logging.root.manager.disable", "logging.disable(logging.CRITICAL)"),
     ("logging.root.level", "logging.basicConfig(level=1)"),
+    ("'of-the-trial' in sys.path", "sys.path.append('of-the-trial')"),
+    ("sys.argv[1:]", "sys.argv.append('of-the-trial')"),
     ("os.environ.get('OF_THE_TRIAL')", "os.environ['OF_THE_TRIAL'] = 'x'"),
     ("sys.displayhook.__name__", "sys.displayhook = len"),
     ("time.localtime(0).tm_hour", "os.environ['TZ'] = 'XYZ-9'; time.tzset()"),

@@ -117,7 +117,7 @@ class AgentGroups(SegmentGroups):
         """End a segment that waits for an agent. If an agent has the segment, tell the agent to report soon.
 
         The agent learns of `action` from its next heartbeat, and gets the verdict when it reports. After "stop" and "cancel",
-        it must report within `limits.stop_grace_s`.
+        it must report within `limits.stop_grace_s`. After "stop", it may then take its time to save a last checkpoint.
         """
         if (lease := self._segments.get(segment_id)) is None:
             return
@@ -125,10 +125,19 @@ class AgentGroups(SegmentGroups):
             lease.finish(Outcome(kind="left"), "the trial was killed" if action == "kill" else f"interrupted: {action}")
             return
         lease.wanted = "stop" if action in _URGENT else action
+        lease.may_save = lease.may_save and action != "cancel"
         if action in _URGENT and lease.grace is None:
             grace = lease.launch.limits.stop_grace_s
-            why = f"the trial was stopped, and no report came within {grace:g} s"
-            lease.grace = asyncio.get_running_loop().call_later(grace, lambda: lease.finish(Outcome(kind="left"), why))
+            lease.grace = asyncio.get_running_loop().call_later(grace, self._end_grace, lease)
+
+    @staticmethod
+    def _end_grace(lease: Lease) -> None:
+        """End the lease of a trial that was stopped, unless its agent has reported and is saving a last checkpoint."""
+        lease.grace = None
+        if not (lease.left and lease.may_save):
+            what = "was not released" if lease.left else "made no report"
+            grace = lease.launch.limits.stop_grace_s
+            lease.finish(Outcome(kind="left"), f"the trial was stopped, and {what} within {grace:g} s")
 
     async def kill(self, segment_id: str, reason: str) -> None:
         """End a segment at once, as failed. The agent learns of this from the answer to its next request."""

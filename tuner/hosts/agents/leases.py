@@ -41,6 +41,7 @@ class Lease:
     answers: OrderedDict[int, dict[str, Any]] = field(default_factory=OrderedDict)
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     grace: asyncio.TimerHandle | None = None
+    may_save: bool = True  # whether the end of the grace waits for a last checkpoint
     over: str = ""  # why the lease has ended, in words
 
     @property

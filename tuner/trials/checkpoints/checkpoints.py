@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import hashlib
 import json
 import os
@@ -375,14 +374,13 @@ def _hash(file: BufferedReader) -> str:
 
 def _sweep_cache() -> None:
     """Delete downloaded checkpoints that no process has locked, because the processes that used them were killed."""
-    for name in os.listdir(_cache()):
-        folder, suffix = os.path.splitext(os.path.join(_cache(), name))
-        if suffix != ".lock" or not glob.glob(f"{glob.escape(folder)}*{os.sep}"):
-            continue
-        with open(f"{folder}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
+    with os.scandir(_cache()) as entries:
+        folders = [entry for entry in entries if entry.is_dir()]  # complete and unfinished downloads: KEY and KEY.PID
+    for folder in folders:
+        key = os.path.join(_cache(), folder.name.partition(".")[0])
+        with open(f"{key}.lock", "ab") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in glob.glob(f"{glob.escape(folder)}*{os.sep}"):  # complete and unfinished downloads
-                shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _cache() -> str:

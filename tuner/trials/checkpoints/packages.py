@@ -166,6 +166,7 @@ def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> b
 
 
 def _files(directory: str, excludes: Sequence[str]) -> Iterator[str]:
+    """Yield the relative paths of the files to pack. Leave out what is no file, such as a pipe or a link that leads nowhere."""
     for folder, folders, files in os.walk(directory):
         here = os.path.relpath(folder, directory)
         folders[:] = sorted(
@@ -173,7 +174,7 @@ def _files(directory: str, excludes: Sequence[str]) -> Iterator[str]:
         )
         for file in sorted(files):
             relative = os.path.normpath(os.path.join(here, file))
-            if not _excluded(relative, excludes):
+            if os.path.isfile(os.path.join(folder, file)) and not _excluded(relative, excludes):
                 yield relative
 
 

@@ -21,15 +21,16 @@ class LostAtStart(PlacementError):
 
 
 class RankLost(Exception):
-    """A worker process of the local executor has exited.
+    """A worker process of the local executor has exited, or could not be started.
 
     Attributes:
         status: the exit code, or the negative number of the signal that killed the process; None if unknown.
         killed_for: "memory" if the executor killed the process to free memory, else "".
     """
 
-    def __init__(self, status: int | None, killed_for: str = "") -> None:
-        super().__init__(f"the process has ended with status {status}")
+    def __init__(self, status: int | None, killed_for: str = "", refused: str = "") -> None:
+        """Create the error. refused: why the process could not be started; empty if it was started."""
+        super().__init__(refused or f"the process has ended with status {status}")
         self.status, self.killed_for = status, killed_for
 
 

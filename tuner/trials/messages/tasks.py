@@ -17,10 +17,10 @@ def on_node(node: str, function: Any, *args: Any) -> Any:
     The function may run more than once: Ray repeats a task that was lost while the node is alive.
     """
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return _as_task(function).options(scheduling_strategy=strategy, max_retries=_RETRIES).remote(*args)
+    return as_task(function).options(scheduling_strategy=strategy, max_retries=_RETRIES).remote(*args)
 
 
 @functools.cache
-def _as_task(function: Any) -> Any:
+def as_task(function: Any) -> Any:
     """Make a function a Ray remote function. Do so only once, because Ray keeps remote functions until the job ends."""
     return ray.remote(num_cpus=0)(function)

@@ -122,7 +122,12 @@ def main() -> None:
                     break
                 for found in sockets:
                     os.set_inheritable(found, False)
-                    pid = os.fork()
+                    try:
+                        pid = os.fork()
+                    except OSError as error:  # such as too many processes; the other ranks keep running
+                        os.close(found)
+                        control.sendall(json.dumps({"refused": str(error)}).encode() + b"\n")
+                        continue
                     if pid == 0:
                         _become_rank(socket.socket(fileno=found), control, (wakeup, woken), nothing, libc)
                     os.close(found)

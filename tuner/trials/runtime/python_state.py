@@ -36,7 +36,7 @@ class PythonState:
     def __init__(self) -> None:
         self._settings = _settings()
         self._values = self.read()
-        self._directory, self._path, self._argv = _directory(), list(sys.path), list(sys.argv)
+        self._directory = _directory()
         self._replaced: list[Any] = []
         self.handlers = _Handlers()
 
@@ -63,8 +63,6 @@ class PythonState:
         """Restore the state. Return None, or the reason why the process should not be reused."""
         faulthandler.cancel_dump_traceback_later()  # it may also be set to end the process
         _enter(self._directory)
-        sys.path[:] = self._path
-        sys.argv[:] = self._argv
         for name, (get, set_) in self._settings.items():
             found = get()
             if found == self._values[name]:
@@ -122,6 +120,8 @@ def _settings() -> dict[str, Setting]:
         "environment": (lambda: dict(os.environ), _set_environment),
         # Comes after the environment, where `tzset` looks the time zone up.
         "time zone": (lambda: (time.tzname, time.timezone, time.altzone), lambda zone: time.tzset()),
+        "module search path": (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
+        "arguments": (lambda: list(sys.argv), lambda arguments: sys.argv.__setitem__(slice(None), arguments)),
         "umask": (_umask, os.umask),
         # init_process_group wraps the current hook, so the hooks would eventually nest too deeply. Some training scripts
         # wrap `print` in the same way.

@@ -111,6 +111,7 @@ class Rank:
         self._profiler = Profiler()
         _own_process_group()
         os.environ[session.RANK_PROCESS] = "1"
+        self._sets_threads = "OMP_NUM_THREADS" not in os.environ  # neither the user nor Ray has set it
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("TQDM_MININTERVAL", "5")  # progress bars write to a log file
         faulthandler.enable(file=2, all_threads=False)
@@ -183,7 +184,7 @@ class Rank:
         capture: Capture | None = None
         try:
             if assignment is not None:
-                self._take(assignment)
+                self._take(assignment, launch)
             if code is not None:
                 self._codes = {launch.code.hash: self.unpacked(code)}
             if reason := self._why_not(launch):
@@ -339,7 +340,7 @@ class Rank:
 
     # -- setting up
 
-    def _take(self, assignment: RankAssignment) -> None:
+    def _take(self, assignment: RankAssignment, launch: Launch) -> None:
         self._assignment = assignment
         to = self._report_address
         if to is not None and assignment.local_rank == 0 and (assignment.nodes > 1 or self.ip() != to.host):
@@ -366,6 +367,8 @@ class Rank:
         if assignment.peers and self._lifeline is not None:
             peer_lines.watch(assignment.peers, assignment.token, self._peer_unreachable)
         os.environ.update(assignment.environment())
+        if self._sets_threads:  # to the number that Ray sets
+            os.environ["OMP_NUM_THREADS"] = str(max(1, int(launch.scaling.bundle().get("CPU", 0.0))))
         if assignment.nodes > 1:
             rendezvous.choose_interface(self.ip())
         if self._importing is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,22 @@ def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> N
     assert local_bench.call("held") == []
 
 
+def test_a_trial_starts_when_a_larger_one_that_waits_before_it_is_cancelled(local_bench: LocalBench) -> None:
+    """It stayed in the queue until some trial ended, although there was room for it."""
+    half, whole = ({"resources_per_worker": {"CPU": cpus}} for cpus in (1, 2))
+    first, large, small = (local_bench.launch(hangs, scaling=scaling) for scaling in (half, whole, half))
+    running = [local_bench.begin(first)]
+    local_bench.wait_for_report(first)
+    for launch in (large, small):
+        running.append(local_bench.begin(launch))
+        local_bench.wait(local_bench.host.until_waiting(launch.segment_id))
+    local_bench.wait(local_bench.host.interrupt(large.segment_id, "cancel"))
+    local_bench.wait_for_report(small)
+    for launch in (first, small):
+        local_bench.call("kill", launch.segment_id, "seen enough")
+    assert [one.result(60).kind for one in running] == ["failed", "left", "failed"]
+
+
 @pytest.mark.parametrize(
     ("scaling", "reason"),
     [
@@ -205,6 +223,66 @@ def test_trials_go_on_in_new_processes_when_the_server_is_killed(own_bench: Loca
     assert own_bench.run(own_bench.launch(reports_twice)).kind == "returned"
 
 
+_NO_FORK = """
+import errno, os
+
+fork = os.fork
+
+def refuse():
+    if os.path.exists({mark!r}):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+
+os.fork = refuse
+"""
+"""A module that Python imports when the server starts. Its forks fail as if the container had too many processes."""
+
+
+@contextlib.contextmanager
+def no_more_processes(mark: Path) -> Iterator[None]:
+    mark.touch()
+    yield
+    mark.unlink()
+
+
+@contextlib.contextmanager
+def no_more_files(mark: Path) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        with contextlib.suppress(OSError):
+            while True:
+                opened.enter_context(open(os.devnull, "rb"))
+        yield
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [(no_more_processes, "Resource temporarily unavailable"), (no_more_files, "Too many open files")],
+)
+def test_trials_go_on_when_no_further_process_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Callable[[Path], Any], why: str
+) -> None:
+    """All of them were killed."""
+    mark = tmp_path / "full"
+    (tmp_path / "sitecustomize.py").write_text(_NO_FORK.format(mark=str(mark)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    bench = LocalBench(tmp_path)
+    running = bench.launch(hangs)
+    outcome = bench.begin(running)
+    bench.wait_for_report(running)
+    with limit(mark):
+        failure = failed(bench, bench.launch(reports_twice))
+    assert (failure.kind, failure.cause) == ("system", "lost_at_start")
+    assert failure.message.endswith(why)
+    assert bench.run(bench.launch(reports_twice)).kind == "returned"
+    assert not outcome.done()
+    bench.call("kill", running.segment_id, "seen enough")
+    assert outcome.result(60).failure is not None
+    bench.close()
+
+
 def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None:
     used = [0.5]
     bench = LocalBench(tmp_path, memory=lambda: used[0])
@@ -221,6 +299,26 @@ def test_the_newest_trial_is_killed_when_memory_runs_out(tmp_path: Path) -> None
     assert "by the local executor because the memory of this machine was running out" in failure.message
     bench.wait(bench.host.interrupt(old.segment_id, "stop"))
     assert first.result(60).kind == "left", "it is not killed"
+    bench.close()
+
+
+def tells_threads(config: dict[str, Any]) -> None:
+    report(threads=float(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_a_trial_has_as_many_threads_as_cpus_unless_the_user_has_set_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None
+) -> None:
+    """Libraries such as PyTorch read the variable. Ray sets it likewise, and here each trial computed with one thread."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", str(given))
+    bench = LocalBench(tmp_path)
+    for cpus in (2, 0.5):
+        launch = bench.launch(tells_threads, scaling={"resources_per_worker": {"CPU": cpus}})
+        assert bench.run(launch).kind == "returned"
+        assert bench.reports(launch)[0].metrics["threads"] == (given or max(1, int(cpus)))
     bench.close()
 
 

@@ -151,11 +151,11 @@ class LocalPool:
     def _give_up(self, segment: _WaitingSegment) -> None:
         if segment in self._waiting:
             self._waiting.remove(segment)
-            return
-        self._free += segment.cpus
-        if segment.turn.done() and not segment.turn.cancelled() and (group := segment.turn.result()) is not None:
-            self._keep(group)
-        self._dispatch()
+        else:
+            self._free += segment.cpus
+            if segment.turn.done() and not segment.turn.cancelled() and (group := segment.turn.result()) is not None:
+                self._keep(group)
+        self._dispatch()  # a smaller segment may have waited behind this one
 
     def _dispatch(self) -> None:
         """Give each segment whose turn it is a warm group, or permission to start a process."""
@@ -188,7 +188,10 @@ class LocalPool:
     async def _start(self, segment: _WaitingSegment) -> Group:
         for idle in self._idle[: max(0, len(self._idle) + len(self._held) + 1 - max(1, int(self.cpus)))]:
             self._dispose(self._no_longer_idle(idle))  # an idle process that this segment cannot use still holds memory
-        rank = self._process()
+        try:
+            rank = self._process()
+        except (OSError, RankLost) as error:
+            raise LostAtStart(f"no worker process could be started: {error}") from error
         try:
             worker: WorkerMetadata = await rank.call("hello", (False,))
         except RankLost as error:
@@ -212,7 +215,10 @@ class LocalPool:
         return Group(segment.key, None, actors=[rank], workers=[worker], assignments=[assignment])
 
     def _process(self) -> LocalRank:
-        """Return a process that has run nothing yet."""
+        """Return a process that has run nothing yet.
+
+        Raise RankLost if the server has just exited, or OSError if this process has too many open files.
+        """
         while self._fresh:
             rank = self._fresh.pop()
             if not rank.ended.done():
@@ -246,7 +252,7 @@ class LocalPool:
             ended = self._dispose(group)
             ended.add_done_callback(lambda done: self._freed(_cpus(launch)))
             if not self._closed and not self._fresh:
-                with contextlib.suppress(RankLost):
+                with contextlib.suppress(OSError, RankLost):
                     self._fresh.append(self._process())  # so that the next trial does not wait for a new process
             return ended
         group.actors[0].reset.remote()

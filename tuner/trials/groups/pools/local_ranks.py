@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import logging
@@ -37,6 +38,7 @@ class LocalRank:
         self.pid: int | None = None
         self.killed = False  # set even if the process has no pid yet, because the server has not forked it
         self.killed_for = ""
+        self.refused = ""  # why the server could not fork the process
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -88,7 +90,7 @@ class LocalRank:
         self._answers.clear()
 
     def _lost(self) -> RankLost:
-        return RankLost(self.ended.result(), self.killed_for)
+        return RankLost(self.ended.result(), self.killed_for, self.refused)
 
     def _send(self, message: Any) -> None:
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
@@ -183,10 +185,17 @@ class RankServer:
         return ranks
 
     def fork(self) -> LocalRank:
-        """Request a new process and return its handle. Messages sent before the process exists are delivered later."""
+        """Request a new process and return its handle. Messages sent before the process exists are delivered later.
+
+        Raises:
+            OSError: this process has too many open files.
+            RankLost: the server has exited.
+        """
         try:
             rank = LocalRank(self._ask())
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             self.over = True
             raise RankLost(None) from error
         self._order.append(rank)
@@ -225,7 +234,11 @@ class RankServer:
                 rank.set_ended(None)
 
     def _hear(self, told: dict[str, Any]) -> None:
-        if "pid" in told:
+        if "refused" in told:
+            rank = self._order.popleft()
+            rank.refused = told["refused"]
+            rank.set_ended(None)
+        elif "pid" in told:
             rank = self._order.popleft()
             rank.pid = told["pid"]
             self._ranks[told["pid"]] = rank
