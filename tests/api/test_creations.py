@@ -155,11 +155,16 @@ async def test_a_request_that_creates_nothing_waits_for_no_writer(
 async def test_a_service_that_ends_refuses_requests_at_once(
     app: FastAPI, client: httpx.AsyncClient, spec: dict[str, Any]
 ) -> None:
-    (await client.post(API, json=spec)).raise_for_status()
-    app.state.context.creations.close()
+    made = (await client.post(API, json=spec)).raise_for_status().json()
+    app.state.context.end()
+    long = {**spec, "notes": "x" * QUICK_BYTES}  # is handled in another thread
     for _ in range(2):
-        answer = await asyncio.wait_for(client.post(API, json=spec), 30)
-        assert (answer.status_code, answer.json()["detail"]) == (503, "the service is shutting down")
+        for refused in (client.post(API, json=spec), client.post(API, json=long), client.delete(f"{API}/{made['id']}")):
+            answer = await asyncio.wait_for(refused, 30)
+            assert (answer.status_code, answer.json()["detail"]) == (503, "the service is shutting down")
+            assert "retry-after" in answer.headers
+    unready = await client.get("/readyz")
+    assert (unready.status_code, unready.json()["problems"]) == (503, ["the service is shutting down"])
 
 
 async def test_requests_that_wait_when_the_service_ends_are_answered(sqlite_store: Store) -> None:

@@ -88,6 +88,15 @@ def test_a_value_that_json_does_not_have_is_refused_and_named(spec: dict[str, ob
         Leases("http://localhost:1", None, "far", "here", math.inf)
 
 
+@pytest.mark.parametrize("key", ["täglich", "nightly\n", " nightly", "\x7f"])
+def test_an_idempotency_key_that_no_header_can_have_is_refused(key: str) -> None:
+    """It was an error of the encoding, or of a service that does not answer."""
+    with Client("http://localhost", transport=httpx.MockTransport(lambda _: httpx.Response(500))) as client:
+        for ask in (client.create, client.experiment("exp_0123456789abcdef0123").fork):
+            with pytest.raises(SpecError, match="^idempotency-key: expected printable ASCII characters"):
+                ask({}, idempotency_key=key)
+
+
 def test_certificates_are_read_for_https_only() -> None:
     assert tls_of("HTTPS://tuner.example.org").get_ca_certs()
     context = tls_of("http://localhost:8000")

@@ -20,7 +20,7 @@ from tuner.api.driver import Driver
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.monitoring.readiness import Readiness
 from tuner.api.stream import Tail
-from tuner.errors import DriverSilent
+from tuner.errors import CheckerBusy, DriverSilent
 from tuner.experiment.analysis.preview import Importances
 from tuner.experiment.code.bundles import Bundles
 from tuner.settings import Settings
@@ -80,8 +80,11 @@ class Context:
     async def off_the_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that may import an entrypoint, and return its result.
 
-        The function runs in a thread pool of its own, so that it does not block the threads of other routes.
+        The function runs in a thread pool of its own, so that it does not block the threads of other routes. Raise CheckerBusy
+        if the service is shutting down.
         """
+        if self.ending.is_set():
+            raise CheckerBusy("the service is shutting down")
         return await asyncio.get_running_loop().run_in_executor(
             self._checks, contextvars.copy_context().run, functools.partial(function, *args)
         )

@@ -31,6 +31,7 @@ from tuner.client.protocol import (
     body_of,
     check,
     check_body,
+    check_headers,
     folder_of,
     headers_of,
     is_here,
@@ -372,6 +373,7 @@ class AsyncClient:
         content: bytes | None = None,
     ) -> httpx.Response:
         check_body(body)
+        check_headers(headers)
         attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
         timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
         while True:

@@ -134,6 +134,14 @@ def check_body(body: Any, pointer: str = "") -> None:
             raise SpecError(f"expected a JSON value, got {show(body)}", pointer)
 
 
+def check_headers(headers: Mapping[str, str] | None) -> None:
+    """Raise SpecError if a request cannot have one of these headers, such as an Idempotency-Key with a line break."""
+    for name, value in (headers or {}).items():
+        if not (isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()):
+            expected = "expected printable ASCII characters, without spaces at the beginning or the end"
+            raise SpecError(f"{expected}, got {show(value)}", f"/{name.lower()}")
+
+
 @dataclass(slots=True)
 class Attempts:
     """Decides whether and when to retry a request.

@@ -379,10 +379,13 @@ async def test_the_latest_use_of_a_token_is_noted(stranger: httpx.AsyncClient, s
     pytest.fail("the use was not noted within 5 s")
 
 
-async def test_secrets_are_not_in_the_trail(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
-    secret, _ = sqlite_store.access.create_token("me", Role.ADMIN)
+async def test_a_sign_in_is_in_the_trail_without_its_secret(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
+    secret, token = sqlite_store.access.create_token("me", Role.ADMIN)
     await stranger.post(ME, json={"token": secret})
-    assert secret not in (await stranger.get("/api/v1/audit")).text
+    answer = await stranger.get("/api/v1/audit")
+    [entry] = answer.json()["items"]
+    assert (entry["actor"], entry["token_id"], entry["method"], entry["path"]) == ("me", token.id, "POST", ME)
+    assert secret not in answer.text
 
 
 async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:

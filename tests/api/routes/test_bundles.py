@@ -27,6 +27,7 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
 from tuner.store.service.uses import LEASE_S
+from tuner.trials.checkpoints.storage import Place
 from tuner.usercode.archives import Archive, pack, sha256
 from tuner.usercode.entrypoints import EntrypointChecker
 
@@ -44,8 +45,9 @@ async def put(client: httpx.AsyncClient, content: bytes, name: str | None = None
     return await client.put(f"/api/v1/bundles/{name or sha256(content)}", content=content, headers=headers or ZIP)
 
 
+@pytest.mark.parametrize("step", [(Archive, "unpack"), (Place, "write")])
 async def test_a_full_disk_is_said_and_the_upload_can_be_repeated(
-    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, tmp_path: Path, step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was 500: "the service failed: OSError"."""
     content = bundle(tmp_path, bundled_code=MODULE)
@@ -54,11 +56,13 @@ async def test_a_full_disk_is_said_and_the_upload_can_be_repeated(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Archive, "unpack", full)
+        patched.setattr(*step, full)
         refused = await put(client, content)
     assert refused.status_code == 507 not in BROKEN, "the client does not upload it again and again"
     assert refused.json()["detail"] == "the service could not store the bundle: [Errno 28] No space left on device"
+    assert not list(tmp_path.glob("**/bundles/*"))
     assert (await put(client, content)).status_code == 200
+    assert len(list(tmp_path.glob("**/bundles/*"))) == 2
 
 
 async def test_an_uploaded_bundle_has_the_entrypoint_of_a_spec(

@@ -72,6 +72,7 @@ async def test_a_checkpoint_is_listed_downloaded_and_pinned(
     for query in ({"trial": 1}, {"state": "deleted"}):
         assert (await client.get(f"{API}/experiments/{made.public_id}/checkpoints", params=query)).json()["items"] == []
     answer = await client.get(f"{API}/checkpoints/ckpt_0/download")
+    assert answer.headers["content-encoding"] == "identity"  # though the client accepts gzip
     assert answer.headers["content-disposition"] == 'attachment; filename="ckpt_0.tar"'
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
         assert sorted(archive.getnames()) == ["inner/state.json", "model.bin"]

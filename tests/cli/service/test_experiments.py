@@ -465,7 +465,9 @@ def test_the_exit_status_is_1_if_several_are_refused_for_different_reasons(
     assert status(monkeypatch, "cancel", "halved", "a", "none") == 1
 
 
-def test_a_verb_on_several_trials(place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_on_several_trials(
+    place: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     search = Search(sqlite_store, digits("halved", 6), start=T0)
     search.advance(12)
     running = [one for one in sqlite_store.trials.page(search.id).items if not one.state.ended]
@@ -486,6 +488,7 @@ def test_a_verb_on_several_trials(place: str, sqlite_store: Store, monkeypatch: 
     ]
     assert status(monkeypatch, "stop", "halved") == 2, "a number is missing"
     assert status(monkeypatch, "stop", "halved", "99", str(first.number)) == 3
+    assert "error: halved 99: the experiment 'halved' has no trial 99; its trials are 0 to " in capsys.readouterr().err
 
 
 def test_several_are_deleted_or_archived(

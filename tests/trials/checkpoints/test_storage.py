@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -65,6 +66,32 @@ def test_a_local_directory_has_three_spellings(tmp_path: Path, scheme: str) -> N
     assert (tmp_path / "folder" / "file").read_bytes() == b"content"
 
 
+def test_a_file_that_two_threads_write_at_once_has_the_content_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, real_replace = place(str(tmp_path / "file")), os.replace
+
+    def replace(*paths: str) -> None:
+        monkeypatch.setattr(os, "replace", real_replace)
+        target.write(b"of the other thread, which is quicker")
+        real_replace(*paths)
+
+    monkeypatch.setattr(os, "replace", replace)
+    target.write(b"of this thread")
+    assert target.read() == b"of this thread"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        place(str(tmp_path / "file")).write(b"content")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_each_step_of_a_commit_is_on_the_disk_before_the_next(
     tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +100,7 @@ def test_each_step_of_a_commit_is_on_the_disk_before_the_next(
     real_sync, real_replace = os.fsync, os.replace
 
     def name(path: str) -> str:
-        return os.path.relpath(path, tmp_path).replace(f".tmp{os.getpid()}", "")
+        return os.path.relpath(path, tmp_path).partition(".tmp")[0]
 
     def fsync(descriptor: int) -> None:
         steps.append(f"sync {name(os.readlink(f'/proc/self/fd/{descriptor}'))}")

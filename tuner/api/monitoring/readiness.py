@@ -29,14 +29,18 @@ class Readiness:
         self._looking: Future[str | None] | None = None
         self._since = 0.0
         self._wrote_at = float("-inf")
+        self._is_closed = False
 
     async def problems(self) -> list[str]:
         """Return the problems that keep the service from running experiments, or an empty list if it is ready."""
+        if self._is_closed:
+            return ["the service is shutting down"]
         found = [await self._database(), self._problem()]
         return [problem for problem in found if problem is not None]
 
     def close(self) -> None:
-        """Start no further checks."""
+        """Start no further checks. From now on, the service is not ready."""
+        self._is_closed = True
         self._thread.shutdown(wait=False)
 
     async def _database(self) -> str | None:

@@ -198,6 +198,7 @@ async def sign_in(here: Here, request: Request, data: Annotated[object, Depends(
     if identity is None:
         return problem_response(401, "this token is not valid: it is wrong, expired or revoked")
     here.authenticator.succeeded(address)
+    request.scope["state"]["identity"] = identity  # for the audit trail and the log
     response = answer(_session(here, request, identity), headers={"Cache-Control": "no-store"})
     secret, lasts_s = await here.authenticator.open_session(identity)
     set_session(response, request, secret, lasts_s)

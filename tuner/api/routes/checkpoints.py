@@ -44,7 +44,11 @@ def get(here: Here, checkpoint_id: CheckpointId) -> Response:
 )
 def download(here: Here, checkpoint_id: CheckpointId) -> Response:
     record = here.store.trials.checkpoint(plain_text(checkpoint_id))
-    headers = {"Content-Disposition": f'attachment; filename="{record.public_id}.tar"', "Cache-Control": "no-store"}
+    headers = {
+        "Content-Disposition": f'attachment; filename="{record.public_id}.tar"',
+        "Cache-Control": "no-store",
+        "Content-Encoding": "identity",  # weights hardly become smaller, and compressing them takes longer than sending them
+    }
     spec = here.store.experiments.get(record.experiment).spec
     folder = join(spec.checkpoint.storage or here.settings.storage, record.experiment)
     return StreamingResponse(files.archive(record, folder), media_type="application/x-tar", headers=headers)

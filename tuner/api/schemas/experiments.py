@@ -14,6 +14,7 @@ from pydantic import Field
 from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, shown, values
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
+from tuner.experiment.analysis.forecast import samples_of
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
 from tuner.experiment.operations.copying import Copy
@@ -151,8 +152,8 @@ def expected_gpu_hours(record: ExperimentRecord) -> float | None:
     if record.state.ended:
         return record.gpu_hours
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
-    total, limit = record.spec.num_samples, record.spec.limits.gpu_hours
-    if not ended or total is None:
+    total, limit = samples_of(record.spec) if ended else None, record.spec.limits.gpu_hours
+    if total is None:
         return None
     done = ended + 0.5 * record.counts.get("running", 0)
     expected = max(record.gpu_hours, record.gpu_hours * total / done)

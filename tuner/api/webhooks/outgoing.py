@@ -123,6 +123,7 @@ class Outgoing:
     def __init__(self, *, private: bool = False) -> None:
         self._network = _Network(private)
         self._pool = httpcore.AsyncConnectionPool(
+            max_connections=None,  # the default is 10: further requests would wait, and time out before they are sent
             max_keepalive_connections=0,  # so that the host name is resolved and checked for each request
             network_backend=self._network,
         )

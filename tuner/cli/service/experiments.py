@@ -27,7 +27,14 @@ from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
-from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, id_of, next_step, numbered
+from tuner.experiment.operations.usecases import (
+    amend_experiment,
+    archive_experiment,
+    check_number,
+    id_of,
+    next_step,
+    numbered,
+)
 from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.driving import only_followed
 from tuner.sdk.result import Result
@@ -41,7 +48,7 @@ from tuner.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tuner.client.synchronous import Client
+    from tuner.client.synchronous import Client, TrialHandle
 
 Row = dict[str, Any]
 DASH = Path("-")
@@ -403,6 +410,14 @@ def connected(settings: Settings, address: str) -> Iterator[Client]:
         yield client
 
 
+def numbered_of(client: Client, experiment: str, number: int) -> TrialHandle:
+    """Return a handle for the trial of a service's experiment with this number. Raise NotFound if there is no such trial."""
+    handle = client.experiment(experiment)
+    found = handle.get()
+    check_number(found.name, number, found.trials)
+    return handle.trial(number)
+
+
 def ask(settings: Settings, verb: Command, name: str, number: int | None = None) -> str | Result:
     """Send a verb such as "pause" to the experiment or trial with this id or name. Return a line for the terminal.
 
@@ -417,9 +432,10 @@ def ask(settings: Settings, verb: Command, name: str, number: int | None = None)
         raise Conflict(f"there is nothing running to pause: {how}")
     if settings.address is not None:
         with connected(settings, settings.address) as client:
-            found = client.experiment(name)
-            handle = found if not of_trial else client.trial(name) if number is None else found.trial(number)
-            answer = handle.act(verb)
+            if not of_trial:
+                answer = client.experiment(name).act(verb)
+            else:
+                answer = (client.trial(name) if number is None else numbered_of(client, name, number)).act(verb)
             return f"asked to {verb} {_named(name, answer['id'], number)}, which is {answer['state']}"
     with Store.open(settings.database_url) as store:
         store.migrate()

@@ -6,19 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tuner.cli.home import access, explain, logs, replay
 from tuner.cli.json_text import dumps
-from tuner.cli.service.experiments import connected
+from tuner.cli.service.experiments import connected, numbered_of
 from tuner.errors import SpecError
-from tuner.experiment.operations.usecases import check_number
 from tuner.settings import Settings
 from tuner.store import LogQuery
-
-if TYPE_CHECKING:
-    from tuner.api import schemas
-    from tuner.client.synchronous import Client, TrialHandle
 
 
 def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
@@ -30,7 +25,7 @@ def decisions_about(settings: Settings, called: str, as_json: bool = False, numb
             trial = client.trial(called).get()
             experiment, number, failure = trial.experiment_id, trial.number, trial.error
         elif number is not None:
-            failure = _trial(client, called, number).get().error
+            failure = numbered_of(client, called, number).get().error
         found = list(client.experiment(experiment).decisions(trial=number))
     for decision in reversed(found):
         when = datetime.fromisoformat(decision.time)
@@ -52,7 +47,7 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
         elif number is None:
             raise SpecError(f"{called} is an experiment: also give the number of one of its trials")
         else:
-            trial = _trial(client, called, number)
+            trial = numbered_of(client, called, number)
         segments = trial.get().segments
         ordinal = logs.segment_of(query, segments)
         if follow:
@@ -70,7 +65,7 @@ def schedule_of(settings: Settings, called: str, number: int | None = None) -> s
             trial = client.trial(called).get()
             called, number = trial.experiment_id, trial.number
         elif number is not None:
-            _trial(client, called, number)
+            numbered_of(client, called, number)
         found = client.experiment(called).result().schedule(number)
     return explain.one_a_line([{name: value for name, value in row.items() if name != "config"} for row in found])
 
@@ -121,10 +116,3 @@ def revoke_token(settings: Settings, token: str) -> str:
 def _service(settings: Settings) -> Any:
     assert settings.address is not None
     return connected(settings, settings.address)
-
-
-def _trial(client: Client, experiment: str, number: int) -> TrialHandle:
-    handle = client.experiment(experiment)
-    found: schemas.Experiment = handle.get()
-    check_number(found.name, number, found.trials)
-    return handle.trial(number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -255,22 +257,29 @@ def _ending(limit: Limit, figures: Sequence[tuple[float, float, float]], trainin
 def _by_samples(record: ExperimentRecord, pace: _Pace) -> float | None:
     """Return the remaining training if further trials train as long as the trials so far. Running trials count as half done."""
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
-    samples = _samples(record.spec) if ended else None
+    samples = samples_of(record.spec) if ended else None
     if samples is None:
         return None
     done = ended + record.counts.get("running", 0) / 2
     return max(pace.total * (samples / done - 1), 0.0)
 
 
-def _samples(spec: Spec) -> int | None:
+def samples_of(spec: Spec) -> int | None:
     """Return the total number of trials that the search starts, or None if it is not fixed."""
     if not runs_grid(spec):
         return spec.num_samples
     given = spec.resolved.get("search") or spec.search
-    grid = GridSearch(given.get("choices") if given.get("type") == "grid" else False)
-    space = Space.from_json(spec.space, opaque=True)
-    grid.setup(SearcherContext(space=space, objectives=spec.objectives, seed=spec.seed, num_samples=spec.num_samples))
-    return grid.total() + len(spec.points_to_evaluate) + len(spec.earlier.get("portfolio", ()))
+    choices = given.get("choices") if given.get("type") == "grid" else False
+    of_grid = _combinations(json.dumps(dict(spec.space)), choices) * (spec.num_samples or 1)
+    return of_grid + len(spec.points_to_evaluate) + len(spec.earlier.get("portfolio", ()))
+
+
+@functools.lru_cache(maxsize=256)
+def _combinations(space: str, choices: bool | None) -> int:
+    """Return the number of combinations in the grid of a search space, which is a JSON string. A large grid takes a second."""
+    grid = GridSearch(choices)
+    grid.setup(SearcherContext(Space.from_json(json.loads(space), opaque=True), objectives=(), seed=0, num_samples=1))
+    return grid.total()
 
 
 def _by_units(store: Store, record: ExperimentRecord, limit: Limit, whole: float, pace: _Pace) -> float | None:
@@ -302,7 +311,7 @@ def _whole(record: ExperimentRecord) -> tuple[Limit, float] | None:
     """
     spec = record.spec
     scheduler: Mapping[str, Any] = spec.resolved.get("scheduler") or {}
-    if scheduler.get("type") == "fifo" and spec.max_t is not None and (samples := _samples(spec)) is not None:
+    if scheduler.get("type") == "fifo" and spec.max_t is not None and (samples := samples_of(spec)) is not None:
         return "num_samples", float(spec.max_t * samples)
     if scheduler.get("type") != "freeze_thaw" or scheduler.get("max_t") is None:
         return None

@@ -68,7 +68,12 @@ class Bundles:
         target = self._place(sha256)
         if target.local:
             _unpack(archive, Path(_folder_of(target.path)))
-        target.write(archive.repacked("package"))
+        try:
+            target.write(archive.repacked("package"))
+        except OSError:
+            if target.local and self._found(sha256) is None:
+                _remove(Path(_folder_of(target.path)))  # without its zip file, nothing would delete it later
+            raise
         self._used.add(sha256)
         return self.get(sha256)
 

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -61,11 +62,16 @@ class Place:
         target = self.path
         if self.remote is None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            aside = f"{target}.tmp{os.getpid()}"
-            Path(aside).write_bytes(content)
-            if durable:
-                sync(aside)
-            os.replace(aside, target)
+            aside = f"{target}.tmp{secrets.token_hex(4)}"  # another thread or machine may be writing the same file
+            try:
+                Path(aside).write_bytes(content)
+                if durable:
+                    sync(aside)
+                os.replace(aside, target)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(aside)
+                raise
             if durable:
                 sync(os.path.dirname(target))
             return

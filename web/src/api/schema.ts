@@ -6408,7 +6408,7 @@ export interface components {
             format: ("json" | "slack") | null;
             /**
              * Threshold
-             * @description the value of the first objective at which objective.reached is sent; null: never
+             * @description the new threshold: the value of the first objective at which objective.reached is sent
              * @default null
              */
             threshold: number | null;

@@ -20,7 +20,7 @@ from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import assemble
 from tuner.driver.core.state.usage import Usage
 from tuner.driver.virtual_loop import SimulatedGroups, Step, virtual_loop
-from tuner.space import Space
+from tuner.space import Space, grid_search
 from tuner.store import Store
 
 GRACE_S = 10.0
@@ -157,6 +157,12 @@ def test_the_row_and_the_forecast(sqlite_store: Store) -> None:
     capped = dataclasses.replace(running.spec, limits=Limits(gpu_hours=4.0))
     assert expected_gpu_hours(dataclasses.replace(running, spec=capped)) == 4.0
     assert expected_gpu_hours(dataclasses.replace(running, state=ExperimentState.COMPLETED)) == 2.0
+    grid = dataclasses.replace(running.spec, space=Space.from_python({"lr": grid_search([0.1, 0.2])}).to_json())
+    assert expected_gpu_hours(dataclasses.replace(running, spec=grid)) == 10.0, "ten times two trials"
+    once = dataclasses.replace(grid, num_samples=None)
+    assert expected_gpu_hours(dataclasses.replace(running, spec=once)) == 2.0, (
+        "the number of trials is known without it"
+    )
 
 
 def test_the_sum_over_all_groups_is_kept_up_to_date() -> None:

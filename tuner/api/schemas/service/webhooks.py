@@ -71,7 +71,10 @@ class WebhookPatch(Body):
     url: Annotated[Url | None, Field(description="the new URL")] = None
     events: Annotated[Events | None, Field(description="the events that are sent to the webhook")] = None
     format: Annotated[FormatName | None, Field(description="json or slack")] = None
-    threshold: Threshold = None
+    threshold: Annotated[
+        Threshold,
+        Field(description="the new threshold: the value of the first objective at which objective.reached is sent"),
+    ] = None
 
 
 class Webhook(Model):
