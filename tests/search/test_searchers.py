@@ -434,6 +434,15 @@ def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
     assert repr(from_argument(getattr(optuna.samplers, kind)())) == f"OptunaSearch({kind})"
 
 
+def test_a_scrambled_sequence_of_optuna_belongs_to_the_seed_of_the_search() -> None:
+    space = Space.from_python({"x": uniform(0, 1), "y": uniform(0, 1)})
+    options = {"type": "optuna", "sampler": "QMCSampler", "options": {"scramble": True}}
+    first, again = (params_of(options, task(space), 9) for _ in range(2))
+    assert first == again
+    assert sorted(int(8 * params["x"]) for params in first[1:]) == list(range(8)), "one point in each eighth"
+    assert params_of(options, task(space, seed=99), 9) != first
+
+
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_samplers_with_values_take_those_of_the_space() -> None:
     of = task(Space.from_python({"x": uniform(0, 10), "lr": loguniform(1e-4, 1e-1), "c": choice(["a", "b"])}))
