@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,16 @@ def test_the_importance_of_a_deleted_experiment_is_not_that_of_the_next_one(
     assert (new.id, new.last_event_seq) == (old.id, old.last_event_seq), "otherwise this test shows nothing"
     assert importances.of(new) == f"of {new.public_id}"  # type: ignore[comparison-overlap]
     assert asked == [old.public_id, new.public_id]
+
+
+def test_the_importance_is_worked_out_again_for_a_changed_space(sqlite_store: Store) -> None:
+    importances = Importances(sqlite_store)
+    made = ended(sqlite_store, 30)
+    assert set(importances.of(made).shares) == {"x", "y"}
+    narrow = {"x": {"type": "uniform", "lower": 0.0, "upper": 1.0}, "y": 0.5}
+    spec = replace(made.spec, space=narrow, former_spaces=(made.spec.space,))
+    changed = replace(made, spec=spec, last_event_seq=made.last_event_seq + 1)
+    assert set(importances.of(changed).shares) == {"x"}
 
 
 async def test_of_very_many_trials_evenly_spaced_ones_are_looked_at(

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "nothing to search": ({"max_t": 27, "space": Space({"x": 1})}, {}, "fifo", "random"),
     "qmc asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "qmc"}, "asha", "random"),
     "tpe asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "tpe"}, "fifo", "random"),
+    "an Optuna objective": ({"max_t": 27}, {"searcher_given": True, "searcher": "define_by_run"}, "fifo", "random"),
     "an object": ({"max_t": 27}, {"searcher_given": True}, "asha", "random"),
 }
 

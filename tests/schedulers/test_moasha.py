@@ -46,6 +46,16 @@ def test_fronts_are_those_of_the_definition(given_points: list[tuple[int, int]])
     assert pareto.fronts(given_points) == slow_fronts(given_points)
 
 
+def test_not_every_pair_of_points_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A decision in a rung with 1,000 trials took two seconds, and one with 4,000 took 40 s.
+    monkeypatch.setattr(pareto, "dominates", None)
+    assert pareto.fronts([(1.0, -math.inf), (2.0, 1.0), (1.0, 1.0), (0.0, 3.0), (2.0, 1.0)]) == [[1, 3, 4], [2], [0]]
+    feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
+    for number, values in enumerate([(0.5, 3.0), (0.6, 2.0), (0.7, 1.0)]):
+        feed.start()
+        assert feed.report(number, 1, values[0], {"size": values[1]}) == []
+
+
 @given(given_points=points)
 def test_each_next_point_of_the_net_is_the_farthest_from_those_before(given_points: list[tuple[int, int]]) -> None:
     order = pareto.epsilon_net(given_points)

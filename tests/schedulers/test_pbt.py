@@ -341,6 +341,15 @@ def test_custom_explore_function_has_the_last_word_within_the_domain() -> None:
     assert "lr" in how
 
 
+def test_none_is_a_category_like_any_other() -> None:
+    space = Space({"lr": loguniform(1e-6, 1e3), "decay": choice([None, "cosine", "linear"])})
+    for custom in (None, lambda params: {**params, "decay": "unknown"}):
+        explorer = Explorer(space, dict(read_mutations({"lr": loguniform(1e-6, 1e3)})), 0.0, (1.2, 0.8), custom)
+        found = [explorer({"lr": 0.01, "decay": None}, random.Random(seed)) for seed in range(10)]
+        assert [params["decay"] for params, _ in found] == [None] * 10
+        assert all("decay" not in how for _, how in found)
+
+
 def test_a_new_branch_gets_its_parameters() -> None:
     explorer = Explorer(SPACE, {}, 1.0, (1.2, 0.8), None)
     donor = {"lr": 0.01, "width": 32, "depth": 2, "act": "relu", "opt": 0, "opt/0/momentum": 0.5}

@@ -13,6 +13,7 @@ import tuner
 from tuner.domain.decisions import Exploit
 from tuner.errors import SpecError
 from tuner.schedulers import PBTReplayScheduler, PopulationBasedTraining, from_json
+from tuner.space import Space
 
 SPACE = {"lr": tuner.uniform(0.001, 0.5)}
 SCHEDULE = [
@@ -55,6 +56,13 @@ def test_each_iteration_has_the_configuration_of_the_schedule(space: Any) -> Non
         "iteration 4: lr 0.1 → 0.2, as in the schedule",
         "iteration 5: lr 0.2 → 0.05, as in the schedule",
     ]
+
+
+def test_a_space_from_the_schedule_has_the_names_that_the_function_gets() -> None:
+    params = {"net/width": 16, "opt~1lr": 0.1, "a~0b": True}
+    space = Space.from_python(PBTReplayScheduler([{"iteration": 0, "params": params}]).default_space())
+    assert [parameter.path for parameter in space.parameters] == list(params)
+    assert space.config(params) == {"net": {"width": 16}, "opt/lr": 0.1, "a~b": True}
 
 
 def test_several_trials_with_fewer_slots() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -251,6 +252,8 @@ def test_a_study_warms_up_our_own_searchers_too() -> None:
     earlier = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     earlier.optimize(lambda trial: (trial.suggest_float("x", -5, 5) - 2) ** 2, n_trials=3)
     assert [set(r["params"]) for r in TPESearch(warm_start=earlier).warm_start] == [{"x"}] * 3  # type: ignore[arg-type]
+    earlier.optimize(lambda trial: math.copysign(math.inf, trial.suggest_float("x", -5, 5)), n_trials=2)
+    assert len(TPESearch(warm_start=earlier).warm_start) == 3, "an infinite value is no result"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("search", ["grid", "qmc", "cmaes", "nsgaii"])

@@ -23,7 +23,7 @@ from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, OptunaSearch, RandomSearch, TPESearch, from_argument, from_json, known_space
 from tuner.search.base import SearcherContext
-from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, uniform
+from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, sample_from, uniform
 
 
 def params_of(searcher: Any, of: SearcherContext, count: int, **options: Any) -> list[dict[str, Any]]:
@@ -51,6 +51,13 @@ def test_random_goes_through_a_finite_space_before_it_repeats() -> None:
     assert "all 9 configurations have been tried" in suggestions[-1].note
     repeated = int(suggestions[-1].note.removeprefix("repeats trial ").split(";")[0])
     assert suggestions[repeated].params == suggestions[-1].params
+
+
+def test_a_configuration_whose_functions_draw_anew_is_no_repeat() -> None:
+    drawn = sample_from(lambda: random.random())
+    for space in ({"x": drawn}, {"x": drawn, "a": choice([1, 2])}, {"x": drawn, "a": grid_search([1, 2])}):
+        of = task(Space.from_python(space), num_samples=4)
+        assert {s.note for s in Drive(of).run(make({"type": "random"}, of), 4)} == {""}
 
 
 def test_a_grid_is_run_num_samples_times_and_the_rest_is_drawn() -> None:
@@ -425,6 +432,15 @@ def test_a_sampler_with_a_constraints_func_is_refused(kind: str) -> None:
             from_argument(given)
         assert caught.value.errors[0][0] == "/search/sampler"
     assert repr(from_argument(getattr(optuna.samplers, kind)())) == f"OptunaSearch({kind})"
+
+
+def test_a_scrambled_sequence_of_optuna_belongs_to_the_seed_of_the_search() -> None:
+    space = Space.from_python({"x": uniform(0, 1), "y": uniform(0, 1)})
+    options = {"type": "optuna", "sampler": "QMCSampler", "options": {"scramble": True}}
+    first, again = (params_of(options, task(space), 9) for _ in range(2))
+    assert first == again
+    assert sorted(int(8 * params["x"]) for params in first[1:]) == list(range(8)), "one point in each eighth"
+    assert params_of(options, task(space, seed=99), 9) != first
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

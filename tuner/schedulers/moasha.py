@@ -49,11 +49,11 @@ class MOASHAScheduler(SuccessiveHalving):
 
     def _judge(self, fact: TrialReported, rung: list[tuple[float, ...]], trials: Population) -> Sequence[Decision]:
         count = max(1, survivors(len(rung), self._eta))
-        order = _order(rung)
-        if rung[-1] in [rung[i] for i in order[:count]]:
+        ranks = _ranks(rung)
+        if ranks[0] <= count:
             return ()
         where = time_in_words(self.context.time_attr, fact.t)
-        return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, order, count)}"),)
+        return (Stop(trial=fact.trial, reason=f"stopped at {where}: {self._why(rung, ranks[-1], count)}"),)
 
     def _scores(self, trial: Trial) -> tuple[float, ...]:
         """Return the trial's newest values as scores, in the order of the objectives.
@@ -66,25 +66,39 @@ class MOASHAScheduler(SuccessiveHalving):
         scores = [score if math.isfinite(score) else -math.inf for score in found]
         return tuple(standing(score, trial.last, self.context) for score in scores)
 
-    def _why(self, entries: Sequence[tuple[float, ...]], order: Sequence[int], count: int) -> str:
+    def _why(self, entries: Sequence[tuple[float, ...]], rank: int, count: int) -> str:
         mine, objectives = entries[-1], self.context.all_objectives
         values = ", ".join(f"{o.metric} {shown(o.score(score))}" for o, score in zip(objectives, mine, strict=True))
         better = sum(pareto.dominates(other, mine) for other in entries)
         names = " and ".join(o.metric for o in objectives)
-        rank = rank_in_words(order.index(len(entries) - 1) + 1, len(entries), count)
+        ranked = rank_in_words(rank, len(entries), count)
         if violates(mine[0]):
-            return f"it violates the constraints, and trials that satisfy them come first; {rank}"
+            return f"it violates the constraints, and trials that satisfy them come first; {ranked}"
         if better:
             trials = "1 trial is" if better == 1 else f"{better} trials are"
-            return f"{values}: {trials} at least as good in {names} and better in one; {rank}"
-        return f"{values}: no trial is better in both, but those that continue cover the front better; {rank}".replace(
-            "both", "all" if len(objectives) > 2 else "both"
+            return f"{values}: {trials} at least as good in {names} and better in one; {ranked}"
+        return (
+            f"{values}: no trial is better in both, but those that continue cover the front better; {ranked}".replace(
+                "both", "all" if len(objectives) > 2 else "both"
+            )
         )
 
 
-def _order(entries: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the indices of the entries, best first. Those that violate the constraints come last."""
-    inside = [i for i, entry in enumerate(entries) if not violates(entry[0])]
-    outside = [i for i, entry in enumerate(entries) if violates(entry[0])]
-    best = pareto.order([entries[i] for i in inside])
-    return [inside[i] for i in best] + sorted(outside, key=lambda i: -entries[i][0])
+def _ranks(entries: Sequence[tuple[float, ...]]) -> list[int]:
+    """Return the ranks, from 1, of the newest entry and of those with the same values: the best rank first, its own last.
+
+    Entries that violate the constraints come last. Only the front of the newest entry is ordered, which is much quicker than to
+    order all entries.
+    """
+    newest = entries[-1]
+    inside = [entry for entry in entries if not violates(entry[0])]
+    if violates(newest[0]):
+        better = len(inside) + sum(newest[0] < entry[0] for entry in entries if violates(entry[0]))
+        return [better + 1 + equal for equal in range(entries.count(newest))]
+    better = 0
+    for indices in pareto.fronts(inside):
+        front = [inside[i] for i in indices]
+        if newest in front:
+            return [better + rank for rank, i in enumerate(pareto.epsilon_net(front), 1) if front[i] == newest]
+        better += len(front)
+    raise AssertionError("the newest entry is in a front")

@@ -93,7 +93,7 @@ class Proposer(Searcher):
                 other = self.propose(number, trials, attempt)
                 if other is not None and self._seen.first(other.params) is None:
                     return other
-        if first is None:
+        if first is None or self.context.space.has_functions:  # functions of `sample_from` may draw other values
             return suggestion
         every = (
             "the only configuration has" if self._cardinality == 1 else f"all {self._cardinality} configurations have"

@@ -77,9 +77,9 @@ def check_modes(modes: Sequence[str], objectives: Sequence[Objective]) -> None:
 
 
 def _of_study(study: Any) -> list[tuple[dict[str, Any], list[float]]]:
-    """Return the finished trials of an `optuna.Study`."""
+    """Return the finished trials of an `optuna.Study`, without those with an infinite value."""
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-    return [(dict(trial.params), list(trial.values)) for trial in done]
+    return [(dict(trial.params), list(trial.values)) for trial in done if all(map(is_number, trial.values))]
 
 
 def fit(option: Sequence[Mapping[str, Any]], space: Space, objectives: int) -> list[Record]:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Boolean
 
+from tuner.domain.fronts import Fronts
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
 from tuner.store.expected import Expected
-from tuner.store.fronts import Fronts
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.paging import Place, decoded, encoded
 from tuner.store.sql.tables import JsonText, dumps, trial

@@ -34,7 +34,7 @@ from tuner.schedulers.freeze_thaw.model.levels import levels
 from tuner.schedulers.freeze_thaw.model.results import within
 from tuner.schedulers.freeze_thaw.scheduler import FIRST_TRIALS, FreezeThawScheduler, _LastAnswer
 from tuner.schedulers.shared.wording import shown
-from tuner.space import Space, choice, grid_search, loguniform, randint, uniform
+from tuner.space import Space, choice, grid_search, loguniform, randint, sample_from, uniform
 
 
 def curve(rng: Any, trial: Trial, iteration: int) -> float:
@@ -221,6 +221,18 @@ def test_a_small_finite_space_is_searched_without_repeats_and_then_done() -> Non
     assert len({tuple(sorted(t.params.items())) for t in done.trials}) == len(done.trials) == 12
     assert done.state == "completed"
     assert done.best_config in ({"a": "y", "b": 0}, {"a": "z", "b": 0})
+
+
+def test_a_space_with_functions_that_draw_is_not_finite() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
+        for r in range((checkpoint or 0) + 1, 10):
+            yield Step({"loss": config["drawn"] + 1 / r}, 1.0, r)
+
+    space = {"a": choice(["x", "y"]), "drawn": sample_from(lambda: random.random())}
+    done = simulate(
+        evaluate, space, metric="loss", mode="min", scheduler="freeze_thaw", max_t=9, num_samples=6, check_restarts=True
+    )
+    assert len({config["drawn"] for config in done.configs}) == len(done.trials) == 6
 
 
 def test_a_space_smaller_than_the_first_trials() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.domain.experiment import Objective
-from tuner.store.fronts import fronts
+from tuner.domain.fronts import fronts
 
 MOST_SLICES = 20_000
 """The maximum number of slices that the hypervolumes of one response are made of: a third of a second of computing."""

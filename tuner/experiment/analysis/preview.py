@@ -217,17 +217,22 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 class Importances:
-    """A cache of the importances of experiments. An entry is valid until another trial of its experiment ends. Thread-safe."""
+    """A cache of the importances of experiments. Thread-safe.
+
+    An entry is valid until another trial of its experiment ends, or a user changes the search space.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()  # also keeps two threads from computing the same importance
-        # (public id, which is never used again, objective, and conditions) -> (event_seq, number of ended trials, result)
-        self._kept: OrderedDict[tuple[str, str | None, tuple[str, ...]], tuple[int, int, Importance]] = OrderedDict()
+        # (public id, which is never used again, space, objective, and conditions) -> (event_seq, number of ended trials, result)
+        self._kept: OrderedDict[tuple[str, int, str | None, tuple[str, ...]], tuple[int, int, Importance]] = (
+            OrderedDict()
+        )
 
     def of(self, record: ExperimentRecord, where: Sequence[str] = (), metric: str | None = None) -> Importance:
         """Return what `importance` returns for these arguments. Raise SpecError if one of them is wrong."""
-        key = (record.public_id, metric, tuple(where))
+        key = (record.public_id, record.spec.space_revision, metric, tuple(where))
         with self._lock:
             seq, ended, found = self._kept.get(key, (-1, -1, None))
             if found is None or seq != record.last_event_seq:

@@ -148,7 +148,8 @@ class Explorer:
         # define-by-run parameters, which are copied
         drawn = {path: value for path, value in params.items() if path not in self._space}
         kept = {p: _inside(self._space[p], value, donor.get(p)) for p, value in params.items() if p not in drawn}
-        result = self._space.sample(rng, given={p: v for p, v in kept.items() if v is not None}) | drawn
+        known = {p: value for p, value in kept.items() if self._space[p].contains(value)}
+        result = self._space.sample(rng, given=known) | drawn
         return result, {
             path: f"{self._shown(path, donor.get(path))} → {self._shown(path, value)} ({how.get(path) or self._why_new(path)})"
             for path, value in result.items()

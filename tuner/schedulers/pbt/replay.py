@@ -18,6 +18,7 @@ from tuner.errors import SpecError
 from tuner.schedulers.base import Choice, Fact, Scheduler, SchedulerContext, TrialReported, can_resume
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Space, choice
+from tuner.space.words import unescape
 
 TRIES = 3  # a trial is stopped after this many pauses at one change without saving a checkpoint
 
@@ -84,8 +85,8 @@ class PBTReplayScheduler(Scheduler):
                         f"the schedule has the branch {path!r} of a choice: pass the search space of the PBT search"
                     )
                     raise SpecError(message, "/space")
-                inside = inside.setdefault(group, {})
-            inside[name] = choice(values)
+                inside = inside.setdefault(unescape(group), {})
+            inside[unescape(name)] = choice(values)
         return root
 
     def _place(self, iteration: int) -> int:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.domain import fronts as sorting
 
 Point = Sequence[float]
 
@@ -14,31 +20,17 @@ def dominates(a: Point, b: Point) -> bool:
 
 
 def fronts(points: Sequence[Point]) -> list[list[int]]:
-    """Return the indices of the points by non-dominated front, the best front first.
+    """Return the indices of the points by non-dominated front, the best front first. A score of -inf is the worst of all.
 
     This is the sorting of NSGA-II (Deb et al., 2002).
     """
-    beats: list[list[int]] = [[] for _ in points]
-    beaten = [0] * len(points)
-    for i, a in enumerate(points):
-        for j in range(i + 1, len(points)):
-            if dominates(a, points[j]):
-                beats[i].append(j)
-                beaten[j] += 1
-            elif dominates(points[j], a):
-                beats[j].append(i)
-                beaten[i] += 1
-    found: list[list[int]] = []
-    front = [i for i, count in enumerate(beaten) if not count]
-    while front:
-        found.append(front)
-        following = []
-        for i in front:
-            for j in beats[i]:
-                beaten[j] -= 1
-                if not beaten[j]:
-                    following.append(j)
-        front = sorted(following)
+    if not points:
+        return []
+    values = np.maximum(np.array(points, float), -sys.float_info.max)
+    place = sorting.fronts(values, ["max"] * values.shape[1]).astype(int).tolist()
+    found: list[list[int]] = [[] for _ in range(max(place))]
+    for i, front in enumerate(place):
+        found[front - 1].append(i)
     return found
 
 
@@ -50,34 +42,29 @@ def epsilon_net(points: Sequence[Point]) -> list[int]:
     """
     if not points:
         return []
-    scaled = _scaled(points)
-    order = [max(range(len(points)), key=lambda i: (scaled[i], -i))]
-    nearest = [math.dist(scaled[order[0]], each) for each in scaled]
-    left = set(range(len(points))) - set(order)
-    while left:
-        chosen = max(left, key=lambda i: (nearest[i], -i))
+    scores = _scaled(points)
+    chosen = max(range(len(points)), key=lambda i: (*scores[:, i].tolist(), -i))
+    order = [chosen]
+    nearest = np.full(
+        len(points), math.inf
+    )  # the square of the distance to the nearest point in `order`; -inf for those in it
+    while len(order) < len(points):
+        nearest = np.minimum(nearest, ((scores - scores[:, [chosen]]) ** 2).sum(axis=0))
+        nearest[chosen] = -math.inf
+        chosen = int(nearest.argmax())
         order.append(chosen)
-        left.remove(chosen)
-        nearest = [min(known, math.dist(scaled[chosen], each)) for known, each in zip(nearest, scaled, strict=True)]
     return order
 
 
-def _scaled(points: Sequence[Point]) -> list[list[float]]:
+def _scaled(points: Sequence[Point]) -> NDArray[np.float64]:
+    """Return the scores, one row for each score, scaled so that the lowest becomes 0 and the highest becomes 1."""
     columns = []
     for column in zip(*points, strict=True):
         known = [value for value in column if math.isfinite(value)] or [0.0]
         low, high = min(known), max(known)
         width = (high - low) or 1.0
         columns.append([(value - low) / width if math.isfinite(value) else 0.0 for value in column])
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def order(points: Sequence[Point]) -> list[int]:
-    """Return the indices of the points, best first: by front, and within a front by `epsilon_net`."""
-    found: list[int] = []
-    for front in fronts(points):
-        found += [front[i] for i in epsilon_net([points[i] for i in front])]
-    return found
+    return np.array(columns)
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:

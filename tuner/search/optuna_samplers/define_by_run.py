@@ -167,7 +167,7 @@ class DefineByRunSearch(Searcher):
                 return GPSampler(seed=seed)
             case "optuna":
                 assert isinstance(inner, OptunaSearch)
-                return inner.sampler(seed)
+                return inner.seeded(seed, self.context.seed)
         options: Any = inner
         return TPESampler(
             seed=seed,

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy
 import optuna.samplers
-from optuna.samplers import BaseSampler, BruteForceSampler
+from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler
 
+from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.names import did_you_mean
@@ -100,8 +101,12 @@ class OptunaSearch(ModelBased):
         return f"OptunaSearch({self.sampler_name})"
 
     def sampler(self, seed: int) -> BaseSampler:
+        return self.seeded(seed, self.context.seed)
+
+    def seeded(self, seed: int, of_experiment: int) -> BaseSampler:
+        """Return a copy of the sampler that is seeded for one proposal of an experiment with the seed `of_experiment`."""
         sampler = copy.deepcopy(self._sampler)
-        _seed(sampler, seed)
+        _seed(sampler, seed, keyed_seed(of_experiment, "qmc"))
         return sampler
 
     def sampler_for(self, seed: int, trials: Population) -> BaseSampler:
@@ -137,8 +142,13 @@ def _has_constraints_func(thing: Any, depth: int = 0) -> bool:
     )
 
 
-def _seed(thing: Any, seed: int, depth: int = 0) -> None:
-    """Seed every random generator of a sampler and of the samplers inside it."""
+def _seed(thing: Any, seed: int, of_sequence: int, depth: int = 0) -> None:
+    """Seed every random generator of a sampler and of the samplers inside it.
+
+    `of_sequence` seeds a sequence of which each proposal is one point, so it is the same for all proposals.
+    """
+    if isinstance(thing, QMCSampler):
+        thing._seed = of_sequence
     for value in list(vars(thing).values()):
         if isinstance(value, numpy.random.RandomState):
             value.seed(seed)
@@ -147,7 +157,7 @@ def _seed(thing: Any, seed: int, depth: int = 0) -> None:
         elif type(value).__name__ == "LazyRandomState":
             value.rng.seed(seed)
         elif isinstance(value, BaseSampler) and depth < 5:
-            _seed(value, seed, depth + 1)
+            _seed(value, seed, of_sequence, depth + 1)
 
 
 def _convert_values(sampler: BaseSampler, space: Space) -> None:

@@ -74,7 +74,8 @@ class Cube:
         self.group: Ints = np.array(group, dtype=np.int64)
         self.choice = np.array([axis.kind == "choice" for axis in self.axes], dtype=bool)
         self._edges = np.array([axis.edges for axis in self.axes], dtype=bool)
-        self.discrete = not any(axis.kind == "continuous" for axis in self.axes)
+        # Trials at the same point may still differ in the values that functions of `sample_from` draw.
+        self.discrete = not space.has_functions and not any(axis.kind == "continuous" for axis in self.axes)
 
     def point(self, params: Mapping[str, Any]) -> Floats:
         """Return the realized point (p,) of flat params."""
