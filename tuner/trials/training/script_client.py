@@ -94,8 +94,11 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Tell the rank that the script is exiting, so that a last checkpoint can be saved. Do nothing after an error."""
-        if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
+        """Tell the rank that the script is exiting, so that a last checkpoint can be saved. Do nothing after an error.
+
+        Do nothing either in a process that has no function for it, such as one that the script has started: the script goes on.
+        """
+        if self._left is None and self._save is not None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")
 
