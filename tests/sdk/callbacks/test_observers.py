@@ -340,7 +340,11 @@ def test_a_segment_begins_once_even_if_its_first_report_comes_before_its_start(s
     for segment in (1, 2):
         report = {"segment": segment, "iteration": segment, "metrics": {"loss": 1.0}, "checkpoint": None}
         failure = {"message": "KeyError: 'lr'"} if segment == 1 else None
-        log += [("reported", report), ("segment_started", {"segment": segment}), ("segment_ended", {"failure": failure})]
+        log += [
+            ("reported", report),
+            ("segment_started", {"segment": segment}),
+            ("segment_ended", {"failure": failure}),
+        ]
         log.append(("decision", {"kind": "retry" if failure else "complete", "reason": "", "payload": {}}))
     calls = [
         (call.method, call.keywords["trial"].error)

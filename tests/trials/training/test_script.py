@@ -177,7 +177,9 @@ for _ in range(3):
     assert saver.states == [(2, "43"), (3, "44")]
 
 
-def test_a_process_that_a_script_has_started_may_use_tuner_and_end_before_the_script(tmp_path: Path, begin: Start) -> None:
+def test_a_process_that_a_script_has_started_may_use_tuner_and_end_before_the_script(
+    tmp_path: Path, begin: Start
+) -> None:
     """Its end had been taken for that of the script, which was to save its last checkpoint meanwhile: both had waited."""
     text = """
 import pathlib, subprocess, sys, tuner

@@ -27,7 +27,15 @@ from torch.utils.data import (
 import tuner
 from tests.trials.lightning.cases import trial
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _distributed, _DividedSampler, _global_batches, _GlobalBatches, _Loader, _rebuilt, _to
+from tuner.trials.training.torch import (
+    _distributed,
+    _DividedSampler,
+    _global_batches,
+    _GlobalBatches,
+    _Loader,
+    _rebuilt,
+    _to,
+)
 
 
 def numbers(count: int) -> TensorDataset:
@@ -169,7 +177,9 @@ class WithoutLength(Sampler[int]):
         return iter(range(3))
 
 
-@pytest.mark.parametrize("divided", [_DividedSampler(WithoutLength(), 0, 2), _GlobalBatches(WithoutLength(), 2, False, 0, 2)])
+@pytest.mark.parametrize(
+    "divided", [_DividedSampler(WithoutLength(), 0, 2), _GlobalBatches(WithoutLength(), 2, False, 0, 2)]
+)
 def test_a_loader_needs_no_length(divided: Any) -> None:
     """`list` and tqdm ask for it, and an AssertionError was raised in them."""
     batches = divided if isinstance(divided, _GlobalBatches) else None

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Mode
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import OutsideTrial, WrongArgument
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import script_client
 from tuner.trials.training.metrics import MetricWarnings, flatten, own_step
