@@ -200,7 +200,7 @@ class _GlobalBatches(Sampler[list[int]]):
             yield batch[self._rank :: self._ranks]
 
     def __len__(self) -> int:
-        samples = len(self._sampler)  # type: ignore[arg-type]  # raises TypeError, as a loader does, if it has no length
+        samples = len(self._sampler)  # raises TypeError, as a loader does, if the sampler has no length
         return samples // self._size if self._drop_last else -(-samples // self._size)
 
 
@@ -252,7 +252,7 @@ class _DividedSampler(Sampler[int]):
         return iter(whole[self._rank :: self._ranks])
 
     def __len__(self) -> int:
-        return -(-len(self._sampler) // self._ranks)  # type: ignore[arg-type]  # raises TypeError if it has no length
+        return -(-len(self._sampler) // self._ranks)  # raises TypeError if the sampler has no length
 
 
 def _drawn(sampler: Sampler[int], epoch: int) -> list[int]:
