@@ -93,6 +93,22 @@ def test_what_is_plain_stays_as_it_is(plain: Any) -> None:
     assert adapted(run, given) == given
 
 
+def test_trials_of_a_trainer_with_data_sets_leave_a_cpu_for_ray_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of the trainer had counted as one worker with one CPU."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 9.0})
+
+    def at_once(workers: int, cpus: float | None = None, **options: Any) -> int | None:
+        scaling = ray.train.ScalingConfig(num_workers=workers, resources_per_worker=cpus and {"CPU": cpus})
+        made = trainer(scaling_config=scaling, datasets={"train": lambda: None})
+        return run(made, **options)["max_concurrent_trials"]  # type: ignore[no-any-return]
+
+    assert (at_once(1), at_once(4), at_once(5), at_once(2, 2)) == (8, 2, 1, 2)
+    assert at_once(4, num_workers=2) == at_once(4, scaling_config=ray.train.ScalingConfig(num_workers=2)) == 4
+    assert at_once(2, resources_per_worker={"CPU": 0.5}) == 8
+    assert at_once(4, max_concurrent_trials=5) == 5
+
+
 def test_a_trainer_is_unpacked() -> None:
     got = run(
         trainer(

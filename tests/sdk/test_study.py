@@ -530,11 +530,15 @@ def test_a_searcher_that_was_refused_can_be_used_with_another_space(nested: bool
 
 
 def test_a_report_without_numbers_is_refused_and_the_trial_goes_on() -> None:
+    """A step that was too large had ended the study."""
     with study_of() as study:
         trial = study.ask()
         assert trial is not None
         with pytest.raises(TypeError, match="loss"):
             trial.report({"loss": "low"})
+        for step in (2**63, 1.5, "3"):
+            with pytest.raises(TypeError, match="step must be"):
+                trial.report({"loss": 0.1}, step=step)  # type: ignore[arg-type]
         assert trial.report({"loss": 0.1}) in ("continue", "stop")
 
 

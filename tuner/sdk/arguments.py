@@ -44,6 +44,7 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     if is_algorithm_config(given["space"]):
         given["space"] = given["space"].to_dict()
     trainable = given["trainable"]
+    defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     brought: dict[str, Any] = {}
     for name, read in (("tune_config", tune_config), ("run_config", run_config), ("scaling_config", scaling_config)):
         if given.get(name) is not None:
@@ -56,6 +57,10 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
         brought = resources | brought
         if is_trainer(trainable):
             brought = _of_trainer(trainable, given) | brought
+            if getattr(trainable, "datasets", None):
+                passed = {n: given[n] for n in ("num_workers", "resources_per_worker") if given[n] != defaults[n]}
+                if (room := _room_for_data(brought | passed)) is not None:
+                    brought.setdefault("max_concurrent_trials", room)
             configs.append(trainable.run_config)
         if isinstance(trainable, Parameterized):
             _check_reach(given, brought, "objects of tuner.with_parameters", "/trainable")
@@ -73,7 +78,6 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
     if any_local(environment):
         _check_reach(given, brought, "local directories of runtime_env", "/runtime_env")
     shipped = ship(environment, _storage(given, brought))
-    defaults = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     arguments = {**given, "trainable": trainable, "runtime_env": shipped or None, **dict.fromkeys(_CONFIGS)}
     for name, value in brought.items():
         if name == "checkpoint":
@@ -223,8 +227,6 @@ def _of_trainer(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         out["backend"] = backend
     if getattr(trainer.backend_config, "timeout_s", _TIMEOUT_S) != _TIMEOUT_S:
         _say_what_is_left_out(trainer.backend_config, {"timeout_s": _OWN_GROUP})
-    if getattr(trainer, "datasets", None) and (room := _room_for_data({**out, **given})) is not None:
-        out["max_concurrent_trials"] = room
     return out
 
 

@@ -357,6 +357,7 @@ class Result:
             warnings.warn(f"{self.experiment_id}: {why}; this data frame has the points that are left", stacklevel=2)
 
         rows: list[dict[str, Any]] = []
+        has_repeats = any(trial.repeat_of is not None for trial in self.trials)
         for trial in self.trials:
             fixed = {"trial": trial.number, "state": str(trial.state)}
             config = _columns(trial.config)
@@ -371,7 +372,7 @@ class Result:
                 more = {"iterations": trial.iterations, "best_value": trial.best_value, "reason": trial.reason}
                 if self._constraints:
                     more["feasible"] = trial.feasible
-                if any(other.repeat_of is not None for other in self.trials):
+                if has_repeats:
                     more["repeat_of"] = trial.repeat_of
                 own = {**fixed, **more}
                 rows.append({**own, **renamed(trial.metrics, {*own, *config}), **config})

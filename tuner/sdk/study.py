@@ -27,7 +27,7 @@ from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import ExperimentRecord, Store
-from tuner.trials.training.metrics import flatten
+from tuner.trials.training.metrics import flatten, own_step
 from tuner.usercode.trainable import by_value
 
 __all__ = ["Study", "StudyTrial", "create_study"]
@@ -348,12 +348,14 @@ class StudyTrial:
 
         Raises:
             SpecError: the objective is missing and probably misspelled, or this is the last report and no report had it.
-                Nothing was reported, and the trial can continue.
+            WrongArgument: a metric is not a number, its name is too long, or the step is not a whole number.
+
+        After an error, nothing was reported, and the trial can continue.
         """
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)
 
     def _report(self, metrics: Mapping[str, Any], checkpoint: str | None, step: int | None, last: bool) -> Answer:
-        verdict = self._driver.report(self._ref, flatten(metrics), checkpoint, step, last)
+        verdict = self._driver.report(self._ref, flatten(metrics), checkpoint, own_step(step), last)
         self.answer = verdict.action if verdict.action in ("continue", "stop") else "pause"
         self.reason = verdict.reason or self.reason
         return self.answer

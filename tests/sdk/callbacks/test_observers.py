@@ -318,8 +318,8 @@ def test_a_callback_is_told_of_a_checkpoint_once_and_when_its_files_are_there(
     reader = Reader(sqlite_store.experiments.get(committed(sqlite_store, 2)))
     start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
     saved = {"id": "ckp_1", "uri": "/there", "step": 1, "bytes": 9}
-    report = {"iteration": 1, "metrics": {"loss": 1.0}, "checkpoint": {**saved, "ready": not uploads}}
-    log = [("decision", start), ("segment_started", {}), ("reported", report)]
+    report = {"segment": 1, "iteration": 1, "metrics": {"loss": 1.0}, "checkpoint": {**saved, "ready": not uploads}}
+    log = [("decision", start), ("segment_started", {"segment": 1}), ("reported", report)]
     if uploads:
         log.append(("checkpoint_saved", {"checkpoint": {**saved, "ready": True}}))
     calls = [
@@ -329,6 +329,32 @@ def test_a_callback_is_told_of_a_checkpoint_once_and_when_its_files_are_there(
     told = [(seq, call.keywords["checkpoint"]) for seq, at in enumerate(calls, start=1) for call in at
             if call.method == "on_checkpoint"]  # fmt: skip
     assert told == [(len(log), {**saved, "ready": True})]
+
+
+def test_a_segment_begins_once_even_if_its_first_report_comes_before_its_start(sqlite_store: Store) -> None:
+    """The callback was told that a new trial was restored, and of the restore of another only after its report."""
+    reader = Reader(sqlite_store.experiments.get(committed(sqlite_store, 2)))
+    log: list[tuple[str, dict[str, Any]]] = [
+        ("decision", {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}})
+    ]
+    for segment in (1, 2):
+        report = {"segment": segment, "iteration": segment, "metrics": {"loss": 1.0}, "checkpoint": None}
+        failure = {"message": "KeyError: 'lr'"} if segment == 1 else None
+        log += [
+            ("reported", report),
+            ("segment_started", {"segment": segment}),
+            ("segment_ended", {"failure": failure}),
+        ]
+        log.append(("decision", {"kind": "retry" if failure else "complete", "reason": "", "payload": {}}))
+    calls = [
+        (call.method, call.keywords["trial"].error)
+        for seq, (event, data) in enumerate(log, start=1)
+        for call in reader.read(StreamItem(seq=seq, event=event, time=0.0, trial=0, data=data))
+    ]
+    assert calls == [
+        ("on_trial_start", None), ("on_trial_result", None), ("on_trial_recover", "KeyError: 'lr'"),
+        ("on_trial_restore", None), ("on_trial_result", None), ("on_trial_complete", None),
+    ]  # fmt: skip
 
 
 def test_a_callback_gets_the_values_that_a_retry_has_taken_over(sqlite_store: Store) -> None:

@@ -25,6 +25,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.live.progress import Progress, Stored, _of_whom
+from tuner.space import Space
 from tuner.store import Store, StoreUnavailable
 from tuner.store.records import ExperimentRecord
 
@@ -311,6 +312,24 @@ def test_choices_are_shown_as_what_they_stand_for(sqlite_store: Store, terminal:
     assert named
     assert not re.search(r"act=\d", text)
     assert "layers=[8, 8]" in text
+
+
+def test_choices_of_a_space_that_is_changed_meanwhile_are_those_of_each_trials_space(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The display kept the space with which it had begun, so it showed other choices than the trials had."""
+    bench = Bench(space={"layers": tuner.choice([[8, 8]])}, num_samples=2)
+    bench.started(0)
+    record = stored(bench, sqlite_store)
+    progress, _ = shown(sqlite_store, record.public_id, True)
+    changed = Space.from_python({"layers": tuner.choice([[16], [8, 8]])}).to_json()
+    [trial, *_] = progress.source.newest(2)
+    with progress:
+        spec = dataclasses.replace(record.spec, space=changed, former_spaces=[record.spec.space])
+        monkeypatch.setattr(progress.source, "experiment", lambda: dataclasses.replace(record, spec=spec))
+        progress.update()
+        rows = [progress._row(dataclasses.replace(trial, space_revision=revision)) for revision in (0, 1)]
+        assert [row[4] for row in rows] == ["layers=[8, 8]", "layers=[16]"]
 
 
 def test_the_first_line_does_not_wait_for_ray_to_be_imported() -> None:

@@ -60,7 +60,7 @@ def driver() -> Driver:
     return Driver()
 
 
-def begin(driver: Driver, *, checkpoint: Checkpoint | None = None, first_milestone: int | None = None) -> Session:
+def begin(driver: Driver, *, first_milestone: int | None = None, **options: Any) -> Session:
     context = Context(
         experiment_id="exp_1",
         trial_id="trl_7",
@@ -74,9 +74,7 @@ def begin(driver: Driver, *, checkpoint: Checkpoint | None = None, first_milesto
         resources={"CPU": 0.5},
         trial_dir="/somewhere",
     )
-    return Session(
-        context, reports=driver, peers=None, saver=driver, checkpoint=checkpoint, first_milestone=first_milestone
-    )
+    return Session(context, reports=driver, peers=None, saver=driver, first_milestone=first_milestone, **options)
 
 
 @pytest.fixture
@@ -444,6 +442,46 @@ def test_no_directory_of_a_checkpoint_that_a_class_asks_for_is_left_behind(
         activate(None)
     assert driver.saved == [{"count": "1"}, {"count": "2"}, {"count": "3"}]
     assert list(tmp_path.iterdir()) == []
+
+
+class Freeing(Ours):
+    save_on_every_rank = True
+
+    def save(self, folder: str) -> None:
+        Path(folder, "count").write_text(str(self.count))
+
+    def cleanup(self) -> None:
+        del self.count
+
+
+class FreeingOfRay(OfRay):
+    save_on_every_rank = True
+
+    def save_checkpoint(self, folder: str) -> None:
+        Path(folder, "count").write_text(str(self.count))
+
+    def cleanup(self) -> None:
+        del self.count
+
+
+@pytest.mark.parametrize("cls", [Freeing, FreeingOfRay])
+def test_the_last_checkpoint_of_a_class_is_saved_before_it_cleans_up(
+    cls: type, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial had failed in its last save, if its class says itself that it is done."""
+
+    def take(source: Any, report_no: int, iteration: int, *, at_end: bool = False) -> None:
+        source(str(tmp_path))
+
+    monkeypatch.setattr(driver, "take", take)
+    running = begin(driver, checkpoint_at_end=True)
+    activate(running)
+    try:
+        ClassForm(cls)({})
+        running.finish()
+    finally:
+        activate(None)
+    assert (tmp_path / "count").read_text() == "3"
 
 
 class Pickled(ray.tune.Trainable):

@@ -587,6 +587,16 @@ def test_a_test_after_fit_does_not_load_the_checkpoint_again() -> None:
     assert len(second.reports) == 1
 
 
+def test_a_second_trainer_of_a_trial_that_goes_on_begins_anew() -> None:
+    """It had begun with the weights and at the epoch of the checkpoint, so it had trained too little."""
+    with trial(2) as first:
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=3)
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        for _ in range(2):
+            fit(FLAVOURS[0], plain, CONFIG, max_epochs=3)
+    assert [report.metrics["epoch"] for report in second.reports] == [2, 0, 1, 2]
+
+
 @both
 @pytest.mark.parametrize("action", ["stop", "pause", "exploit"])
 def test_loggers_of_a_trial_that_leaves_end_as_success_and_those_of_a_failed_one_as_failed(

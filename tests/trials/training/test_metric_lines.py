@@ -36,6 +36,14 @@ def test_lines_without_a_pattern(line: str, metrics: dict[str, float] | None) ->
     assert found == (pytest.approx(metrics, nan_ok=True) if metrics is not None else None)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"epoch": 3, "val": {"größe": 0.5}}', r'{"epoch": 3, "val": {"gr\u00f6\u00dfe": 0.5}}']
+)
+def test_an_object_may_have_the_objective_in_another_object_and_escaped(line: str) -> None:
+    """Python's `json.dumps` escapes such letters. The trial had ended without a report."""
+    assert MetricLines("val/größe").read(line) == {"epoch": 3.0, "val/größe": 0.5}
+
+
 def test_a_pattern_has_a_group_for_each_metric_or_one_for_the_objective() -> None:
     named = MetricLines("loss", r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)")
     assert named.read("epoch 3: loss 0.25") == {"epoch": 3.0, "loss": 0.25}

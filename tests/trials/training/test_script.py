@@ -177,6 +177,21 @@ for _ in range(3):
     assert saver.states == [(2, "43"), (3, "44")]
 
 
+def test_a_process_that_a_script_has_started_may_use_tuner_and_end_before_the_script(
+    tmp_path: Path, begin: Start
+) -> None:
+    """Its end had been taken for that of the script, which was to save its last checkpoint meanwhile: both had waited."""
+    text = """
+import pathlib, subprocess, sys, tuner
+for state in range(2):
+    tuner.report({"loss": 1.0}, checkpoint=lambda folder: pathlib.Path(folder, "state").write_text(str(state)))
+    subprocess.run([sys.executable, "-c", "import tuner; tuner.get_context()"], check=True, timeout=60)
+"""
+    _, driver, saver = begin(checkpoint_at_end=True, first_milestone=None)
+    script(tmp_path, text)({})
+    assert (saver.states, len(driver.reports)) == ([(2, "1")], 2)
+
+
 @pytest.mark.parametrize(
     ("raised", "cause"),
     [("OSError(28, 'No space left on device')", "disk_full"), ("ValueError('the weights are gone')", "script")],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch.utils.data import (
     DataLoader,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -24,7 +27,15 @@ from torch.utils.data import (
 import tuner
 from tests.trials.lightning.cases import trial
 from tuner.torch import get_device, prepare_data_loader, prepare_model
-from tuner.trials.training.torch import _distributed, _DividedSampler, _global_batches, _GlobalBatches, _rebuilt, _to
+from tuner.trials.training.torch import (
+    _distributed,
+    _DividedSampler,
+    _global_batches,
+    _GlobalBatches,
+    _Loader,
+    _rebuilt,
+    _to,
+)
 
 
 def numbers(count: int) -> TensorDataset:
@@ -156,6 +167,38 @@ def test_a_loader_without_batches_is_divided() -> None:
     assert [int(item[0]) for item in after] == [1, 3]
     with trial(), pytest.raises(ValueError, match="batch_size=None.*keep_global_batch_size"):
         _global_batches(before)
+
+
+class WithoutLength(Sampler[int]):
+    def __init__(self) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    "divided", [_DividedSampler(WithoutLength(), 0, 2), _GlobalBatches(WithoutLength(), 2, False, 0, 2)]
+)
+def test_a_loader_needs_no_length(divided: Any) -> None:
+    """`list` and tqdm ask for it, and an AssertionError was raised in them."""
+    batches = divided if isinstance(divided, _GlobalBatches) else None
+    loader = _Loader(_rebuilt(DataLoader(numbers(3)), divided, batches), divided, None, False)
+    assert [int(item) for (items,) in list(loader) for item in items] == [0, 2]
+    with pytest.raises(TypeError, match="has no len"):
+        len(loader)
+
+
+def test_a_prepared_loader_has_the_sampler_that_divides_the_data_and_can_be_copied() -> None:
+    """Its sampler had no `set_epoch` in an elastic trial, and copying it raised KeyError."""
+    with trial():
+        batches = _global_batches(DataLoader(numbers(4), batch_size=2, shuffle=True))
+        loader = _Loader(_rebuilt(DataLoader(numbers(4), batch_size=2), None, batches), batches, None, False)
+    loader.sampler.set_epoch(1)
+    plain = prepare_data_loader(DataLoader(numbers(4), batch_size=2))
+    assert isinstance(plain.sampler, SequentialSampler)
+    for copied in (copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))):
+        assert [batch[0].tolist() for batch in copied] == [[0, 1], [2, 3]]
 
 
 def test_an_unknown_strategy_is_named() -> None:

@@ -18,7 +18,7 @@ class ObservedTrial:
     params: dict[str, Any]  # flat: "optimizer/lr" -> value
     status: str = "pending"  # "running", "paused", "completed", "stopped", "failed" or "cancelled"
     reason: str = ""  # the reason for the last decision about it, in words
-    error: str | None = None
+    error: str | None = None  # why its last execution failed; None once it trains again
     last_result: dict[str, Any] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None  # the newest checkpoint: "id", "uri", "step", "bytes"
 

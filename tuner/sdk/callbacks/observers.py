@@ -110,7 +110,7 @@ class Reader:
         self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
         self._drawn_as: dict[int, int] = {}  # trial -> the number by which functions of `sample_from` draw for it
-        self._begun: set[int] = set()
+        self._begun: dict[int, int] = {}  # trial -> the last of its segments that has begun
         self._thinned = experiment.thinned_at is not None
 
     def read(self, entry: Entry) -> Iterator[Call]:
@@ -138,9 +138,7 @@ class Reader:
             case "decision":
                 yield from self._decided(trial, data["kind"], data["reason"], data["payload"], about)
             case "segment_started":
-                trial.status = "running"
-                yield Call("on_trial_restore" if trial.number in self._begun else "on_trial_start", about)
-                self._begun.add(trial.number)
+                yield from self._begins(trial, data["segment"], about)
             case "drawn":
                 self._configure(trial, {**trial.params, data["name"]: data["value"]})
             case "reported" if not data["metrics"] and self._thinned:
@@ -151,11 +149,8 @@ class Reader:
                     **renamed(data["metrics"], OWN), "training_iteration": iteration, "timestamp": entry.time,
                     "trial_id": trial.trial_id, "config": trial.config,
                 }  # fmt: skip
-                # The trial's first report can come before the event that says that all ranks have started.
-                if trial.number not in self._begun:
-                    trial.status = "running"
-                    self._begun.add(trial.number)
-                    yield Call("on_trial_start", about)
+                # The first report of a segment can come before the event that says that all ranks have started.
+                yield from self._begins(trial, data["segment"], about)
                 yield Call("on_trial_result", {**about, "iteration": iteration, "result": dict(trial.last_result)})
                 # The files of a checkpoint that is not ready are still being written; `checkpoint_saved` will follow.
                 if data["checkpoint"] and data["checkpoint"].get("ready", True):
@@ -171,6 +166,15 @@ class Reader:
         except SpecError:  # this process cannot import the code of the objects
             self._blob = None
             return Space.from_json(json, opaque=True)
+
+    def _begins(self, trial: ObservedTrial, segment: int, about: dict[str, Any]) -> Iterator[Call]:
+        """Yield the call for the start of a segment, unless the segment has begun already."""
+        before = self._begun.get(trial.number)
+        if segment == before:
+            return
+        self._begun[trial.number] = segment
+        trial.status, trial.error = "running", None
+        yield Call("on_trial_start" if before is None else "on_trial_restore", about)
 
     def _decided(
         self, trial: ObservedTrial, kind: str, reason: str, payload: Mapping[str, Any], about: dict[str, Any]

@@ -176,7 +176,8 @@ class Progress:
 
     def _update(self, last: bool) -> None:
         record = self.source.experiment()
-        self._space = self._space or Revisions.of(record.spec)
+        if self._space is None or self._space.newest != len(record.spec.former_spaces):  # a user may change the space
+            self._space = Revisions.of(record.spec)
         self._reopens = self._reopens and record.state.ended and not last
         if self._reopens:
             record = replace(record, state=ExperimentState.PENDING, reason="", error=None)
@@ -280,10 +281,10 @@ class Progress:
             text.append(f"\nwarning: {warning}", "bold yellow")
         return text
 
-    def _readable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration with each choice's value in place of its index."""
+    def _readable(self, params: Mapping[str, Any], revision: int | None = None) -> dict[str, Any]:
+        """Return the configuration with each choice's value in place of its index. revision: that of its space, if known."""
         assert self._space is not None
-        return self._space.holding(params).readable(params)
+        return self._space.holding(params, revision).readable(params)
 
     def _picture(self) -> RenderableType:
         """Return what the terminal shows. The thread that draws calls this eight times a second, so this asks for no data."""
@@ -314,7 +315,7 @@ class Progress:
             Text(str(trial.state), _STYLE.get(str(trial.state), "")),
             str(trial.iteration),
             "" if trial.last_value is None else f"{trial.last_value:.5g}",
-            short(self._readable(trial.params)),
+            short(self._readable(trial.params, trial.space_revision)),
             Text(why, "dim"),
         ]
 

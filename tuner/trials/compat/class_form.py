@@ -69,6 +69,7 @@ class ClassForm:
                 with here.checkpoint.as_directory() as folder:
                     steps.load(folder, here.context.start_iteration)
             self._run(steps, here)
+            here.finish()  # may save the object, so `close` comes later
         finally:
             steps.close()
 

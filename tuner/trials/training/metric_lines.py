@@ -31,7 +31,7 @@ class MetricLines:
 
     def read(self, line: str) -> dict[str, float] | None:
         """Return the metrics in a line, or None if the objective is not among them."""
-        if self._objective not in line and self._pattern is None:
+        if self._pattern is None and self._objective not in line and "{" not in line:
             return None
         plain = without_colors(line)
         if self._pattern is not None:

@@ -1,4 +1,4 @@
-"""Convert the metrics that are passed to `tuner.report` to flat names and floats."""
+"""Convert the metrics that are passed to `tuner.report` to flat names and floats, and check the step."""
 
 from __future__ import annotations
 
@@ -73,6 +73,21 @@ def numbers(metrics: Mapping[str, Any], named: set[str], needed: str | None, pre
                 raise
             warnings.say(name, f"left out of the report: {error}")
     return found
+
+
+def own_step(step: Any) -> int | None:
+    """Convert the user's `step` to an int for the database. Raise WrongArgument if that is impossible."""
+    if step is None:
+        return None
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongArgument(f"step must be a whole number, not {step!r}") from None
+    if isinstance(step, str) or number != step:
+        raise WrongArgument(f"step must be a whole number, not {step!r}")
+    if abs(number) >= 2**63:
+        raise WrongArgument(f"step must be below 2**63, not {number}")
+    return number
 
 
 def _add(flat: dict[str, float], prefix: str, key: object, value: Any, warnings: MetricWarnings | None) -> None:

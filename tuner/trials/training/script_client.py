@@ -94,8 +94,12 @@ class ScriptClient:
         return None
 
     def _end(self) -> None:
-        """Tell the rank that the script is exiting, so that a last checkpoint can be saved. Do nothing after an error."""
-        if self._left is None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
+        """Tell the rank that the script is exiting, so that a last checkpoint can be saved. Do nothing after an error.
+
+        Do nothing either if this process has passed no function that saves a checkpoint: it may be a child process of the
+        script, which continues.
+        """
+        if self._left is None and self._save is not None and self.pid == os.getpid() and not hasattr(sys, "last_value"):
             with contextlib.suppress(OSError, EOFError):
                 self._ask("end")
 

@@ -21,10 +21,10 @@ from typing import Any, Literal, Protocol
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Mode
 from tuner.domain.segments import Report, Verdict
-from tuner.errors import OutsideTrial, WrongArgument
+from tuner.errors import OutsideTrial
 from tuner.trials.checkpoints.checkpoints import Checkpoint, Source
 from tuner.trials.training import script_client
-from tuner.trials.training.metrics import MetricWarnings, flatten
+from tuner.trials.training.metrics import MetricWarnings, flatten, own_step
 
 
 class LeaveTrial(BaseException):
@@ -263,7 +263,7 @@ class Session:
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
             raise self._left
-        step = _own_step(step)
+        step = own_step(step)
         values = flatten(metrics, self._metric_warnings) if self._reports is not None else {}
         self._reported |= values.keys()
         if self._watch is not None and (found := self._watch.check()) is not None:
@@ -465,21 +465,6 @@ class Session:
             raise self._left
 
 
-def _own_step(step: Any) -> int | None:
-    """Convert the user's `step` to an int for the database. Raise WrongArgument if that is impossible."""
-    if step is None:
-        return None
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError):
-        raise WrongArgument(f"step must be a whole number, not {step!r}") from None
-    if isinstance(step, str) or number != step:
-        raise WrongArgument(f"step must be a whole number, not {step!r}")
-    if abs(number) >= 2**63:
-        raise WrongArgument(f"step must be below 2**63, not {number}")
-    return number
-
-
 _current: Session | None = None
 
 
@@ -505,7 +490,7 @@ class _Outside:
     odd: MetricWarnings = field(default_factory=MetricWarnings)
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
-        values, step = flatten(metrics, self.odd), _own_step(step)
+        values, step = flatten(metrics, self.odd), own_step(step)
         self.reports += 1
         at = f" (step {step})" if step is not None else ""
         print(f"report {self.reports}{at}: " + " ".join(f"{name}={value:.6g}" for name, value in values.items()))

@@ -10,7 +10,7 @@ import contextlib
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from tuner.errors import MissingPackage, WrongArgument
@@ -138,8 +138,15 @@ class _Loader:
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def sampler(self) -> Any:
+        """Return the sampler that divides the data. Code that was written for DistributedSampler calls its `set_epoch`."""
+        return self._loader.sampler if self._sampler is None else self._sampler
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_loader"], name)
+        if name == "_loader":  # the object is being copied or unpickled, and has no attributes yet
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
         if hasattr(self._sampler, "set_epoch"):
@@ -193,9 +200,8 @@ class _GlobalBatches(Sampler[list[int]]):
             yield batch[self._rank :: self._ranks]
 
     def __len__(self) -> int:
-        sampler = self._sampler
-        assert isinstance(sampler, Sized)
-        return len(sampler) // self._size if self._drop_last else -(-len(sampler) // self._size)
+        samples = len(self._sampler)  # raises TypeError, as a loader does, if the sampler has no length
+        return samples // self._size if self._drop_last else -(-samples // self._size)
 
 
 def _keeps_batches() -> bool:
@@ -246,9 +252,7 @@ class _DividedSampler(Sampler[int]):
         return iter(whole[self._rank :: self._ranks])
 
     def __len__(self) -> int:
-        sampler = self._sampler
-        assert isinstance(sampler, Sized)
-        return -(-len(sampler) // self._ranks)
+        return -(-len(self._sampler) // self._ranks)  # raises TypeError if the sampler has no length
 
 
 def _drawn(sampler: Sampler[int], epoch: int) -> list[int]:

@@ -195,4 +195,6 @@ def test_a_result_that_is_no_metric_is_refused_if_it_is_all_there_is() -> None:
 
 
 def test_a_trial_that_continued_at_its_end_may_return_anything() -> None:
-    assert reports_of(lambda config, session: torch.ones(3), start_iteration=9) == []
+    """A number was reported, as one more iteration, although it is ignored if the trial is not interrupted."""
+    for value in (torch.ones(3), 0.5, {"loss": 0.5}):
+        assert reports_of(lambda config, session, value=value: value, start_iteration=9) == []

@@ -20,25 +20,26 @@ from tuner.trials.training.session import Session
 def call(function: Callable[[Any], Any], config: dict[str, Any], session: Session, launch: Launch) -> None:
     """Run the training function until it returns, and report the values that it yields or returns.
 
-    Each value that a generator yields is reported. If the function has not reported anything, its return value is
-    reported: a number is the value of the objective, and the numbers in a dict are metrics. Other values are ignored if
-    there are reports, including those of earlier segments.
+    Each value that a generator yields is reported. If the trial has no reports, including those of earlier segments, the
+    function's return value is reported: a number is the value of the objective, and the numbers in a dict are metrics. If
+    there are reports, the return value is ignored.
 
     Raises:
         WrongArgument: a value cannot be reported, or the only result of the trial is not a metric.
     """
     metric = launch.metric
     named: set[str] = set()
+    reported_before = session.context.start_iteration > 0
     try:
         result = with_metrics(function, [metric or "value"])(config)
         if isinstance(result, GeneratorType):
             with contextlib.closing(result):  # runs its `finally` blocks now, while the trial still lasts
                 for value in result:
                     session.report(_metrics(value, metric, named))
-        elif session.count == 0 and _is_result(result):
+        elif session.count == 0 and not reported_before and _is_result(result):
             session.as_value = True
             session.report_result(_metrics(result, metric, named))
-        elif session.count == 0 and result is not None and not session.context.start_iteration:
+        elif session.count == 0 and not reported_before and result is not None:
             raise WrongArgument(
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
                 "objective, or a dict of numbers, or calls to tuner.report"
