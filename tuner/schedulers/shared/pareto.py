@@ -45,9 +45,8 @@ def epsilon_net(points: Sequence[Point]) -> list[int]:
     scores = _scaled(points)
     chosen = max(range(len(points)), key=lambda i: (*scores[:, i].tolist(), -i))
     order = [chosen]
-    nearest = np.full(
-        len(points), math.inf
-    )  # the square of the distance to the nearest point in `order`; -inf for those in it
+    # The square of the distance to the nearest point in `order`; -inf for the points in it.
+    nearest = np.full(len(points), math.inf)
     while len(order) < len(points):
         nearest = np.minimum(nearest, ((scores - scores[:, [chosen]]) ** 2).sum(axis=0))
         nearest[chosen] = -math.inf
