@@ -10,3 +10,5 @@ export const POINTS = 400;
 export const EVERY_POINT = 100_000;
 /** Decisions. */
 export const DECISIONS = 200;
+/** Neighbors of a trial. */
+export const NEIGHBORS = 10;

@@ -97,7 +97,11 @@ export function LaneChart({ lanes, source, metric, labels, shades, by, selected,
             role="button"
             tabIndex={0}
             onClick={() => onSelect(number)}
-            onKeyDown={(event) => event.key === "Enter" && onSelect(number)}
+            onKeyDown={(event) => {
+              if (event.key !== "Enter" && event.key !== " ") return;
+              event.preventDefault(); // the space bar would scroll
+              onSelect(number);
+            }}
           >
             trial {number}
           </text>

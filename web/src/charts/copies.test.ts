@@ -88,6 +88,12 @@ describe("the call of a view", () => {
     const none = { segment: null, rank: null, search: null };
     expect(trialCall(trial, "overview", none).python).toBe('client.trial("trl_1").get()');
     expect(trialCall(trial, "lineage", none).python).toBe('client.trial("trl_1").lineage()');
+    const best = trialCall(trial, "lineage", { ...none, weights: "best" });
+    expect(best.python).toBe('client.trial("trl_1").lineage(at="best")');
+    expect(asCurl(best, "http://h")).toContain("/trials/trl_1/lineage' --data-urlencode 'at=best'");
+    expect(trialCall(trial, "neighbors", none).python, "as many as the page shows").toBe(
+      'client.trial("trl_1").neighbors(limit=10)',
+    );
     expect(trialCall(trial, "logs", { segment: "2", rank: "0", search: "loss" }).python).toBe(
       'client.trial("trl_1").logs(segment=2, rank=0, search="loss")',
     );

@@ -1,5 +1,6 @@
 /** The API call for the data of a view, as Python and as curl, for users to copy. */
 
+import { NEIGHBORS } from "../api/sizes";
 import type { Across } from "../curves/across";
 
 /** The call that returns the numbers of a view. */
@@ -123,17 +124,25 @@ export function experimentsCall(filters: {
   return { name: "experiments", python, reads: [{ path: "experiments", query }] };
 }
 
+/** What the tabs of a trial show: which logs, and "best" for the lineage of the weights with the best value. */
+interface Chosen {
+  segment: string | null;
+  rank: string | null;
+  search: string | null;
+  weights?: string | null;
+}
+
 /** The call for what a tab of a trial shows. */
 export function trialCall(
   trial: { id: string; experiment_id: string; number: number },
   view: string,
-  { segment, rank, search }: { segment: string | null; rank: string | null; search: string | null },
+  { segment, rank, search, weights }: Chosen,
 ): Call {
   const { id } = trial;
-  const one = (name: string, rest: string): Call => ({
+  const one = (name: string, query: Query = {}, found = args(query)): Call => ({
     name,
-    python: `${trialOf(id)}.${rest}()`,
-    reads: [{ path: `trials/${id}/${rest}`, query: {} }],
+    python: `${trialOf(id)}.${name}(${found})`,
+    reads: [{ path: `trials/${id}/${name}`, query }],
   });
   switch (view) {
     case "checkpoints": {
@@ -146,13 +155,14 @@ export function trialCall(
       return decisionsCall(trial.experiment_id, { kind: [], text: "", trial: trial.number });
     case "logs": {
       const query = { segment, rank, search };
-      const found = joined(numbered("segment", segment), numbered("rank", rank), args({ search }));
-      return { name: "logs", python: `${trialOf(id)}.logs(${found})`, reads: [{ path: `trials/${id}/logs`, query }] };
+      return one("logs", query, joined(numbered("segment", segment), numbered("rank", rank), args({ search })));
     }
     case "lineage":
+      return one("lineage", { at: weights === "best" ? weights : null });
     case "neighbors":
+      return one("neighbors", { limit: String(NEIGHBORS) }, `limit=${NEIGHBORS}`);
     case "usage":
-      return one(view, view);
+      return one("usage");
     case "profile": {
       const path = `trials/${id}/profile`;
       return { name: "profile", python: `${trialOf(id)}.profile()`, reads: [{ path, query: {}, body: {} }] };

@@ -33,22 +33,6 @@ export const PHASES: Record<Phase, { words: string; light: string; dark: string;
   idle: { words: "idle", light: "#a3abba", dark: "#5b6475", share: 0.2 },
 };
 
-/**
- * Return how many seconds a search had run at a time, without its pauses. The position of a pause on the timeline leaves out
- * the pauses before it.
- */
-export function runningClock({
-  started_at,
-  pauses,
-}: Pick<Timeline, "started_at" | "pauses">): (time: string) => number {
-  const start = Date.parse(started_at);
-  return (time) => {
-    let seconds = (Date.parse(time) - start) / 1000;
-    for (const pause of pauses) seconds -= Math.min(pause.seconds, Math.max(0, seconds - pause.at));
-    return Math.max(0, seconds);
-  };
-}
-
 /** The maximum number of trials on one page of the timeline. */
 export const MOST_TIMED = 200;
 

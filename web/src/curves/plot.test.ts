@@ -190,6 +190,16 @@ describe("the chart of curves", () => {
     expect(await strokesAtTheEnd(true)).toBe((await strokesAtTheEnd(false)) + 1);
   });
 
+  it("shows the curves until all of them are drawn again if they were read again", async () => {
+    const long = Array.from({ length: 30 }, (_, i) => curve(i, 2000));
+    await begin(long);
+    vi.advanceTimersByTime(10_000); // nothing is left to be drawn
+    calls.length = 0;
+    plot.setData(data(long.map((one) => ({ ...one }))));
+    vi.advanceTimersByTime(500);
+    expect(calls).toContain("drawImage");
+  });
+
   it("keeps what is zoomed to while reports come in", async () => {
     await begin(many);
     plot.setZoom({ x: { min: 10, max: 20 }, y: { min: 0, max: 0.1 } });

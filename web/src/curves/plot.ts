@@ -207,7 +207,8 @@ export class CurvesPlot {
     const few = this.points <= FRAME_POINTS;
     // A curve that is drawn over its former self would leave it visible if its old points have moved, as with another smoothing.
     const most = 2 * changed.length > data.series.length;
-    if (gone || sources || first || most || (colours && (few || !data.live))) this.draw();
+    // If a drawing is under way, this one does not wait for its last frame: the next one may come before that.
+    if (gone || sources || first || most || (colours && (few || !data.live))) this.draw(data.live && this.frame === 0);
     else this.drawOnly(changed, colours);
   }
 

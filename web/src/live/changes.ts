@@ -18,6 +18,7 @@ import type {
   Series,
   Trial,
 } from "../api/types";
+import { POINTS } from "../api/sizes";
 import type { Across } from "../curves/across";
 
 /** Return the newer version of an experiment: the one shown, or the one received. A response may have overtaken the stream. */
@@ -200,6 +201,18 @@ export function withCurves(curves: Curves, changes: Pick<Changes, "trials" | "po
   return list === null && best === curves.best_so_far
     ? curves
     : { ...curves, series: list ?? curves.series, best_so_far: best };
+}
+
+/** A curve with more points than this has grown far beyond the resolution of a screen. */
+const LONGEST = 5 * POINTS;
+
+/**
+ * Return true if curves that are kept up to date should be read again now and then: only the service knows which trials belong to a
+ * part of them, and the reports of a long search are too many to draw each of them.
+ */
+export function outgrow({ left_out, series }: Pick<Curves, "left_out" | "series">): boolean {
+  if (left_out > 0 || series.length > MOST) return true;
+  return series.some(({ segments }) => segments.reduce((points, { x }) => points + x.length, 0) > LONGEST);
 }
 
 /** Return where the report is on the axis; null if it has no place there. */

@@ -3,9 +3,9 @@ import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
-import type { Changes, Decision, Experiment, Trial } from "../api/types";
+import type { Changes, Curves, Decision, Experiment, Trial } from "../api/types";
 import { STEP } from "../curves/across";
-import { keys, useExperiment, useRows } from "./useExperiment";
+import { keys, useCurves, useExperiment, useRows } from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
 
@@ -318,6 +318,59 @@ describe("an open experiment", () => {
       expect(rows).toHaveBeenCalledTimes(inSight ? 6 : 0);
     } finally {
       focusManager.setFocused(undefined);
+      vi.useRealTimers();
+    }
+  });
+
+  it.each([
+    ["trials are left out", { left_out: 500 }, [], 2],
+    [
+      "there are very many of them",
+      { left_out: 0 },
+      Array.from({ length: 2500 }, (_, number) => ({ number, points: 1 })),
+      2,
+    ],
+    ["they have very many points", { left_out: 0 }, [{ number: 1, points: 2500 }], 2],
+    ["they are few and short", { left_out: 0 }, [{ number: 1, points: 300 }], 0],
+  ])("reads the curves again while changes come if %s", async (_, more, made, times) => {
+    const { client, result } = await opened();
+    const series = made.map(({ number, points }) => {
+      const x = Array.from({ length: points }, (_, i) => i + 1);
+      return {
+        number,
+        state: "running",
+        best_value: null,
+        segments: [{ ordinal: 1, last_iteration: points, x, y: x }],
+      };
+    });
+    const curves = { metric: "loss", ...STEP, width: 1, best_so_far: { x: [], y: [] }, series, ...more };
+    const read = vi.spyOn(api, "curves").mockResolvedValue(curves as unknown as Curves);
+    const wrapper = ({ children }: { children: ReactNode }) => (
+      <QueryClientProvider client={client}>{children}</QueryClientProvider>
+    );
+    vi.useFakeTimers();
+    try {
+      renderHook(() => useCurves(result.current, "loss", STEP), { wrapper });
+      await act(() => vi.advanceTimersByTimeAsync(100));
+      read.mockClear();
+      await act(() => vi.advanceTimersByTimeAsync(31_000));
+      expect(read).toHaveBeenCalledTimes(times);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  it("keeps only the newest decisions if the stream has brought very many", async () => {
+    const { result } = await opened();
+    vi.useFakeTimers();
+    try {
+      const decisions = Array.from({ length: 5001 }, (_, seq) => ({ ...DECISION, seq }));
+      void act(() => send({ since: 10, seq: 5010, decisions }));
+      await act(() => vi.advanceTimersByTimeAsync(1000));
+      expect(result.current.decisions.data!.items).toHaveLength(5001);
+      await act(() => vi.advanceTimersByTimeAsync(15_000));
+      expect(result.current.decisions.data!.items).toEqual([]);
+    } finally {
       vi.useRealTimers();
     }
   });

@@ -23,6 +23,7 @@ import { STEP, type Across } from "../curves/across";
 import type { Range, Source } from "../curves/geometry";
 import {
   merged,
+  outgrow,
   withCurves,
   withDecisions,
   withExperiment,
@@ -76,6 +77,8 @@ const REFRESH_MS = 10_000;
 const ENDED_REFRESH_MS = 3000;
 const ZOOM_KEPT_MS = 30_000;
 const RESAMPLE_MS = 15_000;
+/** If the stream has brought more decisions than this, only the newest ones are kept. */
+const MOST_DECISIONS = 5000;
 /** Milliseconds between two sorts of the table while trials report. */
 const REORDER_MS = 5000;
 /** The time between two changes of rows. The first change after a longer pause is shown at once. */
@@ -180,6 +183,7 @@ export function useExperiment(id: string): LiveExperiment {
     refetchOnMount: "always",
     structuralSharing: false,
   });
+  useRereading(decisions.refetch, live && (decisions.data?.items.length ?? 0) > MOST_DECISIONS ? RESAMPLE_MS : null);
 
   const connected = useRef<Stream | null>(null);
   // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
@@ -261,7 +265,7 @@ async function readDecisions(id: string, signal: AbortSignal): Promise<Decisions
 
 export function useCurves(live: LiveExperiment, metric: string, across: Across): UseQueryResult<Curves> {
   const id = live.experiment.data?.id ?? "";
-  return useQuery({
+  const query = useQuery({
     queryKey: keys.curves(id, metric, across),
     queryFn: ({ signal }) => live.recent.update(api.curves(id, { metric, across }, signal), withCurves),
     enabled: id !== "" && metric !== "",
@@ -269,6 +273,14 @@ export function useCurves(live: LiveExperiment, metric: string, across: Across):
     structuralSharing: false,
     placeholderData: keepPreviousData,
   });
+  useRereadingCurves(live, query);
+  return query;
+}
+
+function useRereadingCurves(live: LiveExperiment, { data, refetch }: UseQueryResult<Curves>): void {
+  const state = live.experiment.data?.state;
+  const changing = state !== undefined && !experimentEnded(state);
+  useRereading(refetch, changing && data !== undefined && outgrow(data) ? RESAMPLE_MS : null);
 }
 
 /** The part of the curves that is zoomed to, with more of its points; undefined if all of them are there already. */
@@ -289,6 +301,7 @@ export function useFinerCurves(
     structuralSharing: false,
     gcTime: ZOOM_KEPT_MS,
   });
+  useRereadingCurves(live, query);
   return wanted ? query.data : undefined;
 }
 

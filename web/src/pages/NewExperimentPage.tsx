@@ -105,10 +105,8 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
     retry: false,
     meta: { needsDriver: true },
   });
-  const create = useMutation({
-    mutationFn: (wanted: Spec) => api.create(wanted, keyOf(wanted)),
-    onSuccess: (made) => void navigate(`/experiments/${made.id}`),
-  });
+  const create = useMutation({ mutationFn: (wanted: Spec) => api.create(wanted, keyOf(wanted)) });
+  const open = (made: Experiment) => void navigate(`/experiments/${made.id}`);
   const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
@@ -316,7 +314,11 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               value={seconds}
               onChange={setSeconds}
             />
-            <Button disabled={!valid} loading={create.isPending} onClick={() => spec && create.mutate(spec)}>
+            <Button
+              disabled={!valid}
+              loading={create.isPending}
+              onClick={() => spec && create.mutate(spec, { onSuccess: open })}
+            >
               Start the search
             </Button>
             {create.isError && (

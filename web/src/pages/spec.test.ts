@@ -60,6 +60,7 @@ describe("the spec of a new experiment", () => {
   it("leaves out a field that was emptied", () => {
     expect(parse(withField(text, ["max_t"], undefined))).not.toHaveProperty("max_t");
     expect(parse(withField(text, ["name"], ""))).not.toHaveProperty("name");
+    expect(withField(text, ["limits", "repeats"], ""), "without its section, it is empty already").toBe(text);
   });
 
   it("shows in the form what it can", () => {

@@ -63,8 +63,9 @@ const EXACT = { intAsBigInt: true };
 /** The text with one field changed; undefined removes it. Comments and the form of everything else stay. */
 export function withField(text: string, path: readonly string[], value: unknown): string {
   const document = parseDocument(text, EXACT);
-  if (value === undefined || value === "") document.deleteIn(path);
-  else {
+  if (value === undefined || value === "") {
+    if (document.hasIn(path)) document.deleteIn(path); // without its section, deleteIn would raise an error
+  } else {
     // A field cannot be added to an empty section ("scaling:").
     for (let i = 1; i < path.length; i++)
       if (!isMap(document.getIn(path.slice(0, i)))) document.setIn(path.slice(0, i), document.createNode({}));

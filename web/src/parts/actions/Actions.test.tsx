@@ -2,7 +2,7 @@ import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider, skipToken, useQuery } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
-import { MemoryRouter } from "react-router";
+import { MemoryRouter, useLocation } from "react-router";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
 import { exactly, exactText } from "../../api/exact";
@@ -28,6 +28,8 @@ const EXPERIMENT = {
   limits: { max_concurrent_trials: 4, repeats: 0 },
   space: { lr: { type: "loguniform", lower: 1e-4, upper: 0.1 } },
   labels: {},
+  objectives: [],
+  scheduler: {},
   best: { params: { lr: 0.01 } },
   actions: ["continue", "edit", "enqueue", "archive", "delete"],
 } as unknown as Experiment;
@@ -398,6 +400,41 @@ describe("the actions of an experiment", () => {
     }
     expect(go.mock.calls[1]![2]).not.toBe(key); // somebody wants seven more
     expect(go.mock.calls[2]![2]).toBe(go.mock.calls[1]![2]); // somebody repeats a request
+  });
+
+  it("leave a form alone that was opened before an earlier one got its answer", async () => {
+    let answer = (_: Experiment) => {};
+    vi.spyOn(api, "continue").mockReturnValue(new Promise((resolve) => (answer = resolve as never)));
+    show(<Actions experiment={EXPERIMENT} />);
+    fireEvent.click(screen.getByRole("button", { name: "Continue" }));
+    fireEvent.submit((await screen.findByLabelText("Trials to add")).closest("form")!);
+    await waitFor(() => expect(api.continue).toHaveBeenCalled());
+    fireEvent.click(screen.getAllByRole("button", { name: "Close" }).at(-1)!);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "typed meanwhile" } });
+    await act(() => Promise.resolve(answer(EXPERIMENT)));
+    expect(await screen.findByText("Requested 10 more trials.")).toBeTruthy();
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("typed meanwhile");
+  });
+
+  it("open no other page once the form that asked for it was closed", async () => {
+    let answer = (_: Experiment) => {};
+    vi.spyOn(api, "fork").mockReturnValue(new Promise((resolve) => (answer = resolve as never)));
+    const Where = () => <p>{useLocation().pathname}</p>;
+    show(
+      <>
+        <Where />
+        <Actions experiment={EXPERIMENT} />
+      </>,
+    );
+    menu();
+    fireEvent.click(screen.getByText("Fork"));
+    fireEvent.submit((await screen.findByLabelText(/^Name/)).closest("form")!);
+    await waitFor(() => expect(api.fork).toHaveBeenCalled());
+    fireEvent.click(screen.getAllByRole("button", { name: "Close" }).at(-1)!);
+    await act(() => Promise.resolve(answer({ ...EXPERIMENT, id: "exp_2" })));
+    expect(screen.getByText("/")).toBeTruthy();
   });
 });
 

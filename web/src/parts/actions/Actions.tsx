@@ -47,7 +47,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
   if (!useMayChange()) return null;
   const allowed = new Set<string>(experiment.actions);
   const onClose = () => setForm(null);
-  const dialog = { experiment, onClose, onDone: (words: string) => (setSaid(words), onClose()) };
+  const dialog = { experiment, onClose, onDone: setSaid };
   return (
     <Group gap={6}>
       {BUTTONS.filter((action) => allowed.has(action)).map((action) => (
@@ -182,7 +182,7 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
       );
       if (failed.length > 0) throw new Error(failed.join("; "));
     },
-    onSuccess: () => setAsked(null),
+    onSuccess: (_, action) => setAsked((now) => (now === action ? null : now)), // a late answer closes no other question
   });
   if (!useMayChange()) return null;
   const count = asked ? able(asked).length : 0;

@@ -40,7 +40,7 @@ export default function ContinueDialog({ experiment, onClose, onDone }: DialogPr
       pending={send.isPending}
       error={send.error}
       disabled={more === "" && !ended}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(undefined, { onSuccess: onClose })}
       onClose={onClose}
     >
       <NumberField

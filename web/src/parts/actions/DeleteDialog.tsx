@@ -15,12 +15,12 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
   const [typed, setTyped] = useState("");
   const send = useMutation({
     mutationFn: () => api.delete(experiment.id),
-    onSuccess: async () => {
-      await navigate("/experiments");
-      client.removeQueries({ queryKey: keys.experiment(experiment.id) });
-      void client.invalidateQueries({ queryKey: keys.experiments });
-    },
+    onSuccess: () => void client.invalidateQueries({ queryKey: keys.experiments }),
   });
+  const leave = async () => {
+    await navigate("/experiments");
+    client.removeQueries({ queryKey: keys.experiment(experiment.id) });
+  };
   return (
     <FormDialog
       title="Delete this experiment permanently?"
@@ -37,7 +37,7 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
       pending={send.isPending}
       error={send.error}
       disabled={typed.trim() !== experiment.name.trim()}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(undefined, { onSuccess: () => void leave() })}
       onClose={onClose}
     >
       <TextInput

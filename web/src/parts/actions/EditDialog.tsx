@@ -70,7 +70,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
       pending={send.isPending}
       error={places.rest ? send.error : null}
       disabled={Object.keys(patch).length === 0 || wrong.space !== null || wrong.assume !== null || wrongLimits}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(undefined, { onSuccess: onClose })}
       onClose={onClose}
     >
       <TextInput

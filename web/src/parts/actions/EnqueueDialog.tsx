@@ -57,7 +57,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
       size="lg"
       pending={send.isPending}
       error={send.error}
-      onSend={() => send.mutate(texts)}
+      onSend={() => send.mutate(texts, { onSuccess: onClose })}
       onClose={onClose}
     >
       <ParamFields

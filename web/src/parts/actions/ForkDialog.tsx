@@ -25,11 +25,11 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
   };
   const send = useMutation({
     mutationFn: () => api.fork(experiment.id, { changes, learn }, keyOf([changes, learn])),
-    onSuccess: (made) => {
-      onClose();
-      void navigate(`/experiments/${made.id}`);
-    },
   });
+  const open = (made: Experiment) => {
+    onClose();
+    void navigate(`/experiments/${made.id}`);
+  };
   return (
     <FormDialog
       title="Fork this experiment"
@@ -48,7 +48,7 @@ export default function ForkDialog({ experiment, onClose }: { experiment: Experi
       pending={send.isPending}
       error={send.error}
       disabled={name.trim() === ""}
-      onSend={() => send.mutate()}
+      onSend={() => send.mutate(undefined, { onSuccess: open })}
       onClose={onClose}
     >
       <TextInput

@@ -52,10 +52,7 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
       const body = { checkpoint_id: from, params: filled(changed, texts) };
       return api.forkTrial(trial.id, body, keyOf(body));
     },
-    onSuccess: () => {
-      void client.invalidateQueries({ queryKey: keys.experiment(experiment.id) });
-      onClose();
-    },
+    onSuccess: () => void client.invalidateQueries({ queryKey: keys.experiment(experiment.id) }),
   });
   const newest = trial.checkpoint ? `the newest, from iteration ${trial.checkpoint.step}` : "the newest";
   return (
@@ -72,7 +69,7 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
       size="lg"
       pending={send.isPending}
       error={send.error}
-      onSend={() => send.mutate(texts)}
+      onSend={() => send.mutate(texts, { onSuccess: onClose })}
       onClose={onClose}
     >
       <Select

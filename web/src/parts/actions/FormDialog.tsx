@@ -8,7 +8,7 @@ import classes from "./actions.module.css";
 export interface DialogProps {
   experiment: Experiment;
   onClose: () => void;
-  /** Called with a sentence about what was done. */
+  /** Called with a sentence about what was done, even if the form was closed before the answer came. */
   onDone: (words: string) => void;
 }
 

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { fireEvent, render, screen, within } from "@testing-library/react";
+import { fireEvent, render, screen, waitFor, within } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
@@ -42,6 +42,15 @@ describe("what a chart offers", () => {
     expect(dialog.getByRole("status").textContent).toBe("Rows 401 to 450 of 450");
     expect(table.getAllByRole("row")[1]!.textContent).toBe("40049.3827");
     expect(dialog.getByRole("button", { name: "Later" }).hasAttribute("disabled")).toBe(true);
+  });
+
+  it("includes a file that has the name of the experiment, in any script", async () => {
+    vi.spyOn(URL, "createObjectURL").mockReturnValue("blob:1");
+    const saved = vi.spyOn(HTMLAnchorElement.prototype, "click").mockReturnValue();
+    show(<SaveMenu name="größe/数字 損失" picture={false} rows={() => [["step"]]} call={CALL} />);
+    fireEvent.click(screen.getByRole("button", { name: "CSV" }));
+    await waitFor(() => expect(saved).toHaveBeenCalled());
+    expect((saved.mock.contexts[0] as HTMLAnchorElement).download).toBe("größe_数字_損失.csv");
   });
 
   it("has no link if the address does not lead to the chart", async () => {

@@ -26,7 +26,7 @@ export function SaveMenu({ name, rows, call, picture = true }: SaveMenuProps) {
   const [opened, setOpened] = useState(false);
   const [reading, setReading] = useState(false);
   const [shown, setShown] = useState<Rows | null>(null);
-  const file = (ending: string) => `${name.replace(/[^\w.-]+/g, "_")}.${ending}`;
+  const file = (ending: string) => `${name.replace(/[^\p{L}\p{M}\p{N}_.-]+/gu, "_")}.${ending}`;
   const savePicture = async () => {
     setOpened(false);
     try {

@@ -2,6 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Fragment } from "react";
 import { api } from "../../api/client";
+import { NEIGHBORS } from "../../api/sizes";
 import type { Experiment, Neighbors as Found, TrialWithSegments } from "../../api/types";
 import { counted, metric, param, paramName, plural, readable, title } from "../../format";
 import { hasEnded } from "../../live/states";
@@ -10,7 +11,6 @@ import { ProblemBox } from "../common/Problem";
 import { StateBadge } from "../common/StateBadge";
 import classes from "./TrialDetails.module.css";
 
-const COUNT = 10;
 const REFRESH_MS = 10_000;
 
 interface NeighborsProps {
@@ -25,7 +25,7 @@ interface NeighborsProps {
 export function Neighbors({ trial, experiment, onSelect }: NeighborsProps) {
   const query = useQuery({
     queryKey: ["trial", trial.id, "neighbors"],
-    queryFn: ({ signal }) => api.neighbors(trial.id, COUNT, signal),
+    queryFn: ({ signal }) => api.neighbors(trial.id, NEIGHBORS, signal),
     refetchInterval: hasEnded(trial.state) ? false : REFRESH_MS,
   });
   if (query.isError && !query.data)

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { fireEvent, render, screen } from "@testing-library/react";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { TrialWithSegments } from "../../api/types";
@@ -55,6 +55,25 @@ it("has a linear axis if no value is positive, whatever the address says", async
   );
   const button = await screen.findByRole<HTMLButtonElement>("button", { name: "log" });
   expect([button.disabled, button.getAttribute("aria-pressed")]).toEqual([true, "false"]);
+});
+
+it("shows everything after a change of the scale, since a log axis cannot show the values below 0 of a zoomed part", async () => {
+  const segments = [{ ordinal: 1, cause: "start", last_iteration: 2, x: [1, 2], y: [0.5, 0.25] }];
+  vi.spyOn(api, "trialCurves").mockResolvedValue({ items: [{ metric: "loss", segments }] } as never);
+  let charts: string | null = '{"loss": ["", "step", "1,2,-0.05,0.6"]}';
+  const address: Address = {
+    get: () => charts,
+    set: (changes) => void (charts = (typeof changes === "function" ? changes(() => charts) : changes)["charts"]!),
+  };
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <TrialCharts trial={TRIAL} metric="loss" across={STEP} rank={1} of={1} address={address} />
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  fireEvent.click(await screen.findByRole("button", { name: "log" }));
+  expect(charts).toBe('{"loss":["log"]}');
 });
 
 it("says of an empty chart whether the metric or its value on the axis is missing", () => {

@@ -183,7 +183,12 @@ function MetricChart({ item, trial, across, rank, of, view, onView }: MetricChar
             </>
           )}
         </span>
-        <button type="button" aria-pressed={log} disabled={!positive} onClick={() => onView({ ...view, log: !log })}>
+        <button
+          type="button"
+          aria-pressed={log}
+          disabled={!positive}
+          onClick={() => onView({ ...view, log: !log, zoom: null })}
+        >
           log
         </button>
         <SaveMenu

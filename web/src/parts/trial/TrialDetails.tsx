@@ -437,8 +437,13 @@ interface TrialTitleProps {
 
 /** A trial's heading, with its state and what can be done with it beside it. */
 export function TrialTitle({ trial, experiment, address, children }: TrialTitleProps) {
-  const logs = { segment: address.get("segment"), rank: address.get("logrank"), search: address.get("logq") };
-  const call = trialCall(trial, address.get("view") ?? "overview", logs);
+  const chosen = {
+    segment: address.get("segment"),
+    rank: address.get("logrank"),
+    search: address.get("logq"),
+    weights: address.get("weights"),
+  };
+  const call = trialCall(trial, address.get("view") ?? "overview", chosen);
   return (
     <div className={classes.title}>
       {children}

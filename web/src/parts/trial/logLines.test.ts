@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { errorAt, found, linesOf } from "./logLines";
+import { errorAt, linesOf } from "./logLines";
 
 const part = (rank: number, text: string) => ({ rank, stream: "out", text });
 
@@ -43,11 +43,4 @@ describe("the first error", () => {
     const lines = linesOf([part(0, "KeyError: 1\nfine\nKeyError: 2\n")]);
     expect([errorAt(lines), errorAt(lines, 2), errorAt(lines, 4)]).toEqual([1, 3, -1]);
   });
-});
-
-it("finds the lines with a text in upper or lower case, not in headings", () => {
-  const lines = linesOf([part(0, "Loss 1\nrank\nloss 2\n")]);
-  expect(found(lines, "LOSS")).toEqual([1, 3]);
-  expect(found(lines, "rank 0")).toEqual([]);
-  expect(found(lines, "")).toEqual([]);
 });

@@ -1,4 +1,4 @@
-/** The lines of a trial's logs: split from the service's response, counted and searched, and the first error among them. */
+/** The lines of a trial's logs: split from the service's response and numbered, and the first error among them. */
 
 import type { LogPart } from "../../api/types";
 
@@ -42,11 +42,4 @@ export function errorAt(lines: readonly Line[], from = 0): number {
     if (!line.heading && ERROR.test(line.text)) return i;
   }
   return -1;
-}
-
-/** The indices of the lines that contain a text, in upper or lower case. */
-export function found(lines: readonly Line[], text: string): number[] {
-  const wanted = text.toLowerCase();
-  if (wanted === "") return [];
-  return lines.flatMap((line, i) => (!line.heading && line.text.toLowerCase().includes(wanted) ? [i] : []));
 }
