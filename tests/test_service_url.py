@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -27,6 +28,13 @@ def test_a_service_is_found_while_it_runs(tmp_path: Path) -> None:
         assert service_url(tmp_path, "sqlite:///a") == "http://127.0.0.1:8123", "the later service is not the one"
     assert service_url(tmp_path, "sqlite:///a") is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_service_is_found_after_a_step_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with announced(tmp_path, "localhost", 8123, "d"):
+        began = psutil.Process().create_time()
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: began + 3600)
+        assert service_url(tmp_path, "d") == "http://localhost:8123"
 
 
 def test_a_service_that_lives_on_is_named_when_its_ray_is_ended(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tuner.hosts.owners import owner_name
 
 NAME = "service_url"
 """The name of the file in the home."""
@@ -38,9 +39,8 @@ def announced(home: Path, host: str, port: int, database: str) -> Iterator[None]
     own = {
         "url": url_of(host, port),
         "database": database,
-        "machine": socket.gethostname(),
         "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
+        "owner": owner_name(),
     }
     file = home / NAME
     written = file.with_name(f"{NAME}.{os.getpid()}")
@@ -72,10 +72,10 @@ def service_url(home: Path, database: str) -> str | None:
 def running_service(home: Path, database: str) -> Running | None:
     """Return the service that runs on this machine with this home and this database, or None."""
     found = _read(home / NAME)
-    if (found.get("machine"), found.get("database")) != (socket.gethostname(), database):
+    if found.get("database") != database:
         return None
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError):
-        if psutil.Process(found["pid"]).create_time() == found["started"]:  # otherwise another process has this pid now
+        if owner_name(found["pid"]) == found["owner"]:  # otherwise it has ended, or runs on another machine
             return Running(str(found["url"]), found["pid"])
     return None
 

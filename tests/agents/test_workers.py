@@ -256,9 +256,10 @@ def test_an_agent_that_is_told_to_end_takes_its_request_back(
     service.ask(name, agent="gpu-7")
     process = start(started, agent(service.url, "--experiment", name, "job.py:train"), tmp_path)
     service.until("an agent that asks", lambda: len(service.get("/cluster")["agents"]) == 2)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGHUP)  # as if its terminal were closed
+    assert process.wait(timeout=60) == 0
     assert [one["name"] for one in service.get("/cluster")["agents"]] == ["gpu-7"]
 
 

@@ -25,11 +25,20 @@ from tuner.cli.demo import say_outcome
 def test_brackets_in_the_outcome_are_shown_as_they_are(best: Any, config: Any, said: str) -> None:
     result: Any = SimpleNamespace(
         trials=[SimpleNamespace(history=[{}])], best_trial=best, best_value=0.5, best_config=config, best_checkpoint=None,
-        error="KeyError: '[/lr]'", reason="",
+        error="KeyError: '[/lr]'", reason="", state="failed",
     )  # fmt: skip
     out = io.StringIO()
     say_outcome(Console(file=out, width=200), result, max_t=3)
     assert said in out.getvalue()
+
+
+def test_a_search_that_was_paused_before_its_first_report_has_not_failed() -> None:
+    result: Any = SimpleNamespace(
+        trials=[SimpleNamespace(history=[])], best_trial=None, best_value=None, state="paused"
+    )
+    out = io.StringIO()
+    say_outcome(Console(file=out), result, max_t=3)
+    assert not out.getvalue().strip()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+import tuner
 from tests.services import DEADLINE_S, until
 from tuner.errors import StoreError
+from tuner.hosts.scripts import local_host
 from tuner.sdk.live.terminal import LastingConsole, tell
 from tuner.store import ExperimentRecord, Store
 
@@ -120,6 +122,20 @@ def test_it_goes_on_later(home: Path) -> None:
     with Store.open(f"sqlite:///{home / 'tuner.db'}") as store:
         trial = store.trials.get(store.trials.page(the_search(home).id).items[0].public_id)
     assert [segment.start_iteration for segment in trial.segments] == [0, reached]
+
+
+@pytest.mark.parametrize(
+    "told", [lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: sys.exit(signal.SIGTERM)], ids=["itself", "Ray"]
+)
+def test_a_script_that_is_told_to_end_while_its_driver_starts_says_how_to_continue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], told: Callable[[], None]
+) -> None:
+    """Ray's own handler of SIGTERM, which Ray sets when it starts, exits with the number of the signal."""
+    monkeypatch.setattr(local_host, "borrow", lambda *_, **__: told())
+    with pytest.raises(SystemExit) as ended:
+        tuner.run(print, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", executor="local")
+    assert ended.value.code == 143
+    assert "continue with: tuner resume exp_" in capsys.readouterr().err
 
 
 def test_the_search_is_paused_when_its_terminal_is_closed(home: Path) -> None:

@@ -17,6 +17,7 @@ from tuner.agents.leases import Leases
 from tuner.agents.worker import Agent, Work
 from tuner.cli.targets import function
 from tuner.errors import EntrypointError, SpecError
+from tuner.sdk.live.terminal import leave_lost_terminal
 from tuner.settings import Settings
 from tuner.trials.checkpoints.storage import secret_in, unknown_scheme
 from tuner.trials.training.metric_lines import compiled
@@ -38,7 +39,9 @@ def work(
     settings: Settings,
     say: Callable[[str], None],
 ) -> int:
-    """Run trials until the experiment has ended, or SIGINT or SIGTERM arrives. Return how many trials or parts of trials it ran.
+    """Run trials until the experiment has ended, or a signal asks this process to end.
+
+    Return how many trials or parts of trials it ran. SIGHUP stays ignored if this process ignores it, as under `nohup`.
 
     The arguments are those of the command `tuner agent`. `say` prints a line.
 
@@ -71,9 +74,16 @@ async def _run(make: Callable[[], Agent]) -> int:
     def stop() -> None:
         ending.add(asyncio.ensure_future(agent.stop()))
 
-    for which in (signal.SIGINT, signal.SIGTERM):
+    def hang_up() -> None:
+        leave_lost_terminal()
+        stop()
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = hang_up
+    for which, handler in handlers.items():
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(which, stop)
+            loop.add_signal_handler(which, handler)
     await agent.run()
     return agent.trials
 

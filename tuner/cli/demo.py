@@ -83,6 +83,8 @@ def say_outcome(console: Console, result: Result, max_t: int) -> None:
     full = max_t * len(result.trials)
     console.print()
     if result.best_trial is None or result.best_value is None:
+        if result.state == "paused":  # `tuner.run` has said so
+            return
         console.print(Text(printable(f"No trial succeeded: {result.error or result.reason}"), "red"))
         return
     config = ", ".join(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -483,7 +485,8 @@ def _drive(
                 driving.drive_on_ray(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
-        except KeyboardInterrupt as error:  # Ctrl-C twice, or while the driver was starting, or nothing could be paused
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Ctrl-C was pressed twice, a signal arrived while the driver was starting, or nothing could be paused.
             if not interrupts.elsewhere:
                 said = f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             elif interrupts.pauses:
@@ -492,7 +495,12 @@ def _drive(
                 said = (
                     f"The search continues, since another process drives it. To pause it: tuner pause {experiment_id}"
                 )
-            error.add_note(said)
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(said)
+            elif not interrupts.count:  # otherwise `interrupts` has said so
+                tell(said, sys.stderr)
+                if error.code == signal.SIGTERM:  # by the handler that Ray sets when it starts
+                    error.code = 128 + signal.SIGTERM
             raise
     result = read_result(store, experiment_id, ray_address, callbacks)
     if verbose:

@@ -94,10 +94,11 @@ def agent(
 ) -> None:
     """Run trials of an experiment with the executor "agents" on this machine, until the experiment has ended.
 
-    The machine needs neither Ray nor a database. After Ctrl-C or SIGTERM, the agent gives its trials back, and exits. The token
-    is read from TUNER_TOKEN.
+    The machine needs neither Ray nor a database. After Ctrl-C, SIGTERM or SIGHUP, the agent gives its trials back, and exits. The
+    token is read from TUNER_TOKEN.
     """
     from tuner.cli.agent import work
+    from tuner.sdk.live.terminal import tell
 
     if not experiment:
         raise SpecError("is required: the id or the name of an experiment", "/experiment")
@@ -114,7 +115,7 @@ def agent(
         parallel=parallel,
         lease_s=lease_s,
         settings=settings,
-        say=lambda line: print(printable(line), flush=True),
+        say=lambda line: tell(printable(line)),
     )
     ran = "1 trial or part of a trial was" if count == 1 else f"{count} trials or parts of trials were"
-    print(f"{ran} run by this agent")
+    tell(f"{ran} run by this agent")
