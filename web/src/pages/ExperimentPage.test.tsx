@@ -9,8 +9,11 @@ import ExperimentPage from "./ExperimentPage";
 afterEach(() => void vi.restoreAllMocks());
 
 /** Open an address of a service with these experiments. Return the router. */
-function open(path: string, items: { id: string; name: string }[]) {
-  vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null } as never);
+function open(path: string, items: { id: string; name: string }[], more: typeof items = []) {
+  vi.spyOn(api, "experiments").mockImplementation(({ page_token }) => {
+    const page = page_token ? { items: more } : { items, next_page_token: more.length ? "more" : null };
+    return Promise.resolve(page as never);
+  });
   vi.spyOn(api, "experiment").mockImplementation((id) =>
     id === "exp_lr sweep"
       ? Promise.resolve({ id: "exp_1", name: id, state: "completed" } as never)
@@ -37,6 +40,15 @@ it("opens an experiment by its name", async () => {
   ]);
   await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
   await vi.waitFor(() => expect(api.experiment).toHaveBeenCalledWith("exp_1", expect.anything()));
+});
+
+it("opens an experiment by its name although many newer names contain it", async () => {
+  const router = open(
+    "/experiments/digits",
+    [{ id: "exp_2", name: "digits again" }],
+    [{ id: "exp_1", name: "digits" }],
+  );
+  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
 });
 
 it("keeps the choices of an address with a name", async () => {

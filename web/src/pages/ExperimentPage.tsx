@@ -2,7 +2,7 @@ import { Alert, Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
-import { api, isMissing } from "../api/client";
+import { all, api, from, isMissing } from "../api/client";
 import type { Experiment, Trial, TrialState } from "../api/types";
 import { experimentCall, trialsCall } from "../charts/copies";
 import { chosenWords, conditionsOf, dimensionsOf, matches, recognized, type Dimension } from "../charts/dimensions";
@@ -71,12 +71,12 @@ function Named({ name }: { name: string }) {
   const { search } = useLocation();
   const query = useQuery({
     queryKey: [...keys.experiments, "named", name],
-    queryFn: ({ signal }) => api.experiments({ name, page_size: 50 }, signal),
+    queryFn: ({ signal }) => all((token) => api.experiments({ name, page_size: 200, ...from(token) }, signal)),
   });
   if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={480} />;
-  const [found, ...others] = query.data.items.filter((one) => one.name === name);
-  const only = found && !others.length && !query.data.next_page_token;
+  const [found, ...others] = query.data.filter((one) => one.name === name);
+  const only = found && !others.length;
   return (
     <Navigate
       replace

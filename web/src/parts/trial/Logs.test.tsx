@@ -78,6 +78,20 @@ describe("the logs of a trial that has ended", () => {
     expect(field.value).toBe("");
   });
 
+  it("stay as they are while somebody reads above their end", async () => {
+    const lines = (last: number) => `${Array.from({ length: 500 }, (_, i) => `step ${last - 499 + i}`).join("\n")}\n`;
+    answer = [{ rank: 0, stream: "out", text: lines(1000), complete: false }];
+    await show(1);
+    const follow = () => fireEvent.click(screen.getByLabelText("Follow new lines"));
+    follow();
+    answer = [{ rank: 0, stream: "out", text: lines(1020), complete: false }];
+    await pass(6000);
+    expect(logs).toHaveBeenCalledTimes(1);
+    follow();
+    await pass(2000);
+    expect(logs).toHaveBeenCalledTimes(2);
+  });
+
   it("are searched with the key /", async () => {
     answer = [];
     await show(3600);

@@ -20,7 +20,10 @@ const POLL_MS = 2000;
 const LATE_MS = 60_000; // after the end of a trial, how long the rest of its logs may take to come
 const LINE = 18;
 
-/** Show the output of the ranks. Only visible lines are drawn. While the end is visible, new lines are followed. */
+/**
+ * Show the output of the ranks. Only visible lines are drawn. While the end is visible, new lines are followed. Otherwise, the last
+ * lines of a long log are not read again: they would move away from where somebody reads them.
+ */
 export function Logs({ trial, address }: { trial: TrialWithSegments; address: Address }) {
   const last = trial.segments[trial.segments.length - 1]?.ordinal;
   const asked = Number(address.get("segment"));
@@ -32,6 +35,9 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
     return text;
   });
   const [whole, setWhole] = useState(false);
+  const shownPart = `${segment} ${rank} ${search}`;
+  const [scrolledUp, setScrolledUp] = useState<string | null>(null); // the part whose end has been left
+  const follow = scrolledUp !== shownPart;
   const phone = useMediaQuery("(max-width: 640px)") ?? false;
   const asks = address.get("wrap");
   const wrap = asks === null ? phone : asks === "yes";
@@ -50,7 +56,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
         signal,
       ),
     placeholderData: keepPreviousData,
-    refetchInterval: ({ state }) => (mayGrow(trial, state.data?.items ?? []) ? POLL_MS : false),
+    refetchInterval: ({ state }) => ((follow || whole) && mayGrow(trial, state.data?.items ?? []) ? POLL_MS : false),
   });
   const parts = query.data?.items;
   const lines = useMemo(() => linesOf(parts ?? []), [parts]);
@@ -105,9 +111,11 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       )}
       {lines.length > 0 && (
         <Lines
-          key={`${segment} ${rank} ${search}`}
+          key={shownPart}
           lines={lines}
           search={search}
+          follow={follow}
+          onFollow={(on) => setScrolledUp(on ? null : shownPart)}
           wrap={wrap}
           onWrap={(on) => address.set({ wrap: on === phone ? null : on ? "yes" : "no" })}
           aside={
@@ -138,15 +146,17 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
 interface LinesProps {
   lines: readonly ReturnType<typeof linesOf>[number][];
   search: string;
+  /** True if new lines are scrolled to. */
+  follow: boolean;
+  onFollow: (follow: boolean) => void;
   /** True if long lines are wrapped; otherwise the box scrolls sideways. */
   wrap: boolean;
   onWrap: (wrap: boolean) => void;
   aside: React.ReactNode;
 }
 
-function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
+function Lines({ lines, search, follow, onFollow, wrap, onWrap, aside }: LinesProps) {
   const box = useRef<HTMLDivElement>(null);
-  const [follow, setFollow] = useState(true);
   const [marked, setMarked] = useState<number | null>(null);
   const rows = useVirtualizer({
     count: lines.length,
@@ -165,7 +175,7 @@ function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
     // Go to the next error after the marked one, and from the last error back to the first.
     const next = marked === null ? first : errorAt(lines, marked + 1);
     const to = next < 0 ? first : next;
-    setFollow(false);
+    onFollow(false);
     setMarked(to);
     rows.scrollToIndex(to, { align: "center" });
   };
@@ -177,7 +187,7 @@ function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
           size="xs"
           label="Follow new lines"
           checked={follow}
-          onChange={(event) => setFollow(event.currentTarget.checked)}
+          onChange={(event) => onFollow(event.currentTarget.checked)}
         />
         <Switch size="xs" label="Wrap lines" checked={wrap} onChange={(event) => onWrap(event.currentTarget.checked)} />
         <Button size="compact-xs" variant="default" disabled={first < 0} onClick={jump}>
@@ -193,9 +203,9 @@ function Lines({ lines, search, wrap, onWrap, aside }: LinesProps) {
         role="log"
         aria-label="Log lines"
         aria-live="off"
-        onWheel={() => setFollow(atEnd(box.current))}
-        onKeyUp={() => setFollow(atEnd(box.current))}
-        onTouchEnd={() => setFollow(atEnd(box.current))}
+        onWheel={() => onFollow(atEnd(box.current))}
+        onKeyUp={() => onFollow(atEnd(box.current))}
+        onTouchEnd={() => onFollow(atEnd(box.current))}
       >
         <div className={classes.lines} style={{ height: rows.getTotalSize() }}>
           {rows.getVirtualItems().map(({ index, start }) => {
