@@ -30,20 +30,6 @@ def test_the_api_knows_every_word_of_the_domain(shown: Any, known: Iterable[str]
     assert {str(word) for word in words} == {str(word) for word in known}
 
 
-@pytest.mark.parametrize(
-    ("time", "text"),
-    [
-        (0.0, "1970-01-01T00:00:00.000000Z"),
-        (1_700_000_000.25, "2023-11-14T22:13:20.250000Z"),
-        (float("nan"), "1970-01-01T00:00:00.000000Z"),
-        (1e300, "1970-01-01T00:00:00.000000Z"),
-        (-1.0, "1970-01-01T00:00:00.000000Z"),
-    ],
-)
-def test_times(time: float, text: str) -> None:
-    assert schemas.rfc3339(time) == text
-
-
 def test_a_field_that_means_the_same_in_every_model_is_described_once() -> None:
     models = [kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, Model)]
     assert len(models) > 40

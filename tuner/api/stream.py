@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 from tuner.api import schemas
 from tuner.api.access.permission import Permission
 from tuner.domain.json_values import plain
+from tuner.domain.timestamps import rfc3339
 from tuner.errors import NotFound, Retryable, StoreError
 from tuner.experiment.operations.verbs import can_take_trials
 from tuner.store import Bookmark, ExperimentRecord, Progress, Store, StreamItem
@@ -133,7 +134,7 @@ class Events(Form):
         return upto, b"".join(_encoded(self.record.public_id, item) for item in items)
 
     def greeting(self, seq: int, progress: Progress) -> bytes:
-        data = {"seq": progress.last_event_seq, "time": schemas.rfc3339(time.time()), "kind": "experiment"}
+        data = {"seq": progress.last_event_seq, "time": rfc3339(time.time()), "kind": "experiment"}
         data |= {"state": progress.state, "reason": progress.reason, "error": progress.error}
         return _message(seq, "experiment", json.dumps(plain(data), separators=(",", ":")))
 

@@ -441,6 +441,7 @@ def test_ls_shows_the_same_lines_of_a_service(search: Search, sqlite_store: Stor
     here = output("ls")
     assert method in here
     assert output("--address", server, "ls") == here
+    assert output("--address", server, "ls", "--json") == output("ls", "--json")
 
 
 def test_a_verb_on_several_experiments_reports_each_outcome(
@@ -644,7 +645,8 @@ def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.M
     [here], [row] = (
         [json.loads(line) for line in output(*where, "list", "--json").splitlines()] for where in (["token"], there)
     )
-    assert (here["id"], here["name"], row["role"], row["revoked_at"]) == (row["id"], "ci", "viewer", None)
+    assert here == row
+    assert (row["name"], row["role"], row["revoked_at"]) == ("ci", "viewer", None)
     assert output(*there, "list").split()[:2] == [row["id"], "viewer"]
     assert output(*there, "revoke", row["id"]) == f"revoked {row['id']} (ci)\n"
     assert "revoked" in output("token", "list")

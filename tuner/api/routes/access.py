@@ -13,8 +13,9 @@ from tuner.api.access.auth import Credential, Identity, cookie_name, credential_
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body
 from tuner.api.context import Context, Here
 from tuner.api.problems import problem_response
-from tuner.api.schemas import Model, Problem, rfc3339, rfc3339_or_none
+from tuner.api.schemas import Model, Problem
 from tuner.domain.experiment import PROJECT
+from tuner.domain.timestamps import rfc3339, rfc3339_or_none
 from tuner.store.service.access import AuditRecord, Role, TokenRecord
 
 router = APIRouter(route_class=Route, tags=["access"])

@@ -53,8 +53,6 @@ from tuner.api.schemas.forms import (
     PageOf,
     Problem,
     Timestamp,
-    rfc3339,
-    rfc3339_or_none,
     shown,
 )
 from tuner.api.schemas.profiles import Profile, ProfileRequest
@@ -229,8 +227,6 @@ __all__ = [
     "as_columns",
     "labels",
     "mode_of",
-    "rfc3339",
-    "rfc3339_or_none",
     "shown",
     "stream_data",
 ]

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from tuner.api.schemas.decisions import Decision
 from tuner.api.schemas.experiments import Experiment
-from tuner.api.schemas.forms import Json, Model, Number, PageOf, rfc3339
+from tuner.api.schemas.forms import Json, Model, Number, PageOf
 from tuner.api.schemas.trials import SegmentItem, Trial
 from tuner.domain.keys import trial_id
+from tuner.domain.timestamps import rfc3339
 from tuner.domain.trial import Cause
 from tuner.store import Changes as ChangesRecord
 from tuner.store import (

@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import PageOf, rfc3339, shown, values
+from tuner.api.schemas.forms import PageOf, shown, values
 from tuner.domain.keys import trial_id
+from tuner.domain.timestamps import rfc3339
 from tuner.store import (
     DecisionRecord,
 )

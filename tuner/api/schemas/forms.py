@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Container
-from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from tuner.domain.timestamps import rfc3339
 from tuner.store.records import About
 
 T = TypeVar("T")
 Json = dict[str, Any]
 Number = float | None
-
-
-def rfc3339(time: float) -> str:
-    """Return a Unix timestamp as ``2026-01-31T12:00:00.123456Z``. Times out of range become 1970-01-01."""
-    if not math.isfinite(time) or not 0 <= time < 253_402_300_800:
-        time = 0.0
-    return f"{datetime.fromtimestamp(time, UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"
-
-
-def rfc3339_or_none(time: float | None) -> str | None:
-    return None if time is None else rfc3339(time)
 
 
 def _as_text(time: Any) -> Any:

@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tuner import __version__
-from tuner.api.schemas import rfc3339
 from tuner.api.webhooks.outgoing import Outgoing, Unreachable
+from tuner.domain.timestamps import rfc3339
 from tuner.errors import StoreError
 from tuner.store import Store
 from tuner.store.service.webhooks import Due

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from tuner.domain.timestamps import rfc3339_or_none
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
@@ -35,10 +36,10 @@ def rows(settings: Settings) -> list[Row]:
             "name": token.name,
             "role": str(token.role),
             "project": token.project,
-            "created_at": _text(token.created_at),
-            "expires_at": _text(token.expires_at),
-            "revoked_at": _text(token.revoked_at),
-            "used_at": _text(token.used_at),
+            "created_at": rfc3339_or_none(token.created_at),
+            "expires_at": rfc3339_or_none(token.expires_at),
+            "revoked_at": rfc3339_or_none(token.revoked_at),
+            "used_at": rfc3339_or_none(token.used_at),
         }
         for token in found
     ]
@@ -70,10 +71,6 @@ def _store(settings: Settings) -> Iterator[Store]:
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
         store.migrate()
         yield store
-
-
-def _text(time: float | None) -> str | None:
-    return None if time is None else datetime.fromtimestamp(time, UTC).isoformat()
 
 
 def _day(time: str) -> str:

@@ -25,6 +25,7 @@ from tuner.cli.home.listing import Filters, Listed
 from tuner.cli.json_text import dumps
 from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState
+from tuner.domain.timestamps import rfc3339
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import (
@@ -218,8 +219,8 @@ def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
                 "mode": one.mode,
                 "best_value": one.best_value,
                 "best_params": None if one.best_params is None else dict(one.best_params),
-                "created_at": one.created_at.isoformat(),
-                "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+                "created_at": rfc3339(one.created_at.timestamp()),
+                "ended_at": rfc3339(one.ended_at.timestamp()) if one.ended_at else None,
             }
             for one in experiments(**wanted, limit=limit)
         ]

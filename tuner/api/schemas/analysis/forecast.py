@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model, Timestamp, rfc3339_or_none
+from tuner.api.schemas.forms import Model, Timestamp
+from tuner.domain.timestamps import rfc3339_or_none
 from tuner.experiment.analysis import forecast as forecasts
 
 

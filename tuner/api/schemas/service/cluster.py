@@ -7,7 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model, Timestamp, rfc3339
+from tuner.api.schemas.forms import Model, Timestamp
+from tuner.domain.timestamps import rfc3339
 
 
 class ClusterNode(Model):

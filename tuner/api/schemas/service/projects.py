@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Body, Model, Timestamp, rfc3339_or_none
+from tuner.api.schemas.forms import Body, Model, Timestamp
+from tuner.domain.timestamps import rfc3339_or_none
 from tuner.store.experiments import ProjectTotals
 from tuner.store.service.projects import ProjectSettings, WarmStart
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Body, Model, Timestamp, rfc3339, rfc3339_or_none
+from tuner.api.schemas.forms import Body, Model, Timestamp
 from tuner.domain.experiment import PROJECT
+from tuner.domain.timestamps import rfc3339, rfc3339_or_none
 from tuner.store.service.webhooks import DeliveryRecord, EventName, SentEvent, WebhookRecord
 from tuner.store.service.webhooks import Format as FormatName
 
