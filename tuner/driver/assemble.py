@@ -222,16 +222,20 @@ def _choose(
     if scheduler is None and spec.scheduler.get("type") == "auto":
         from tuner.schedulers.auto import resolve
 
-        asked = searcher is not None or search.get("type") != "auto"
+        if searcher is None and search.get("type") != "auto":
+            searcher = searcher_from_json(search)
+        draws: Any = searcher
+        if searcher is not None and searcher.TYPE == "define_by_run":
+            draws = draws.search  # the searcher that draws the parameters of an Optuna objective
         context = _context(spec, space, saves_checkpoints, spec.num_samples)
         scheduler, proposed, why = resolve(
             context,
             saves_checkpoints,
             objectives=len(spec.objectives),
-            searcher_given=asked,
-            searcher=searcher.TYPE if searcher is not None else search.get("type"),
+            searcher_given=searcher is not None,
+            searcher=draws.TYPE if draws is not None else None,
         )
-        if not asked:
+        if searcher is None:
             search = dict(proposed)
     if scheduler is None:
         scheduler = scheduler_from_json(spec.scheduler)
