@@ -32,7 +32,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "nothing to search": ({"max_t": 27, "space": Space({"x": 1})}, {}, "fifo", "random"),
     "qmc asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "qmc"}, "asha", "random"),
     "tpe asked for": ({"max_t": 27}, {"searcher_given": True, "searcher": "tpe"}, "fifo", "random"),
-    "an Optuna objective": ({"max_t": 27}, {"searcher_given": True, "searcher": "define_by_run"}, "fifo", "random"),
     "an object": ({"max_t": 27}, {"searcher_given": True}, "asha", "random"),
 }
 
@@ -56,6 +55,19 @@ def test_a_search_with_one_trial_is_too_short_for_early_stopping() -> None:
     )
     notes = [d.reason for d in done.decisions if isinstance(d, Note)]
     assert notes[0] == "scheduler auto: fifo, since 1 trial is too few for early stopping"
+
+
+@pytest.mark.parametrize(("drawing", "scheduler"), [("tpe", "fifo"), ("random", "asha")])
+def test_trials_of_an_optuna_objective_are_stopped_early_unless_its_searcher_learns(
+    drawing: str, scheduler: str
+) -> None:
+    search = {"type": "define_by_run", "search": {"type": drawing}}
+    done = simulate(
+        lambda config, checkpoint: iter([Step({"loss": 1.0}, 1.0)]), {"x": uniform(0, 1)}, metric="loss", mode="min",
+        max_t=3, num_samples=1, search_alg=search,
+    )  # fmt: skip
+    notes = [d.reason for d in done.decisions if isinstance(d, Note)]
+    assert notes[0].startswith(f"scheduler auto: {scheduler}")
 
 
 def test_the_log_says_what_was_chosen_and_why() -> None:

@@ -80,6 +80,14 @@ def test_the_hypervolume_is_the_share_of_a_grid_that_is_dominated(given_points: 
     assert pareto.hypervolume(given_points, (0, 0, 0)) == pytest.approx(cells)
 
 
+def test_trials_without_a_value_of_the_first_objective_stop_in_the_order_of_their_reports() -> None:
+    """Each of them had counted as the best of them when it reported, so that none was ever stopped."""
+    feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
+    for number in range(4):
+        feed.start()
+        assert bool(feed.report(number, 1, -math.inf, {"size": float(number)})) == (number > 0)
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3, 4]), digits=st.sampled_from([1, 6]))
 def test_with_one_objective_it_is_asha(seed: int, eta: int, digits: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,7 +142,13 @@ def _unsupported(spec: Spec, space: Space, scheduler: Scheduler, why: str | None
 def runs_grid(spec: Spec) -> bool:
     """Return whether the search runs a grid. If so, num_samples is how often it does, and no number means once."""
     search = spec.resolved.get("search") or spec.search
-    return search.get("type") == "grid" or Space.from_json(spec.space, opaque=True).has_grid
+    return search.get("type") == "grid" or _has_grid(json.dumps(dict(spec.space)))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_grid(space: str) -> bool:
+    """Return whether a search space, a JSON string, has a grid. A space with hundreds of parameters takes a tenth of a second."""
+    return Space.from_json(json.loads(space), opaque=True).has_grid
 
 
 def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:
@@ -222,16 +230,20 @@ def _choose(
     if scheduler is None and spec.scheduler.get("type") == "auto":
         from tuner.schedulers.auto import resolve
 
-        asked = searcher is not None or search.get("type") != "auto"
+        if searcher is None and search.get("type") != "auto":
+            searcher = searcher_from_json(search)
+        draws: Any = searcher
+        if searcher is not None and searcher.TYPE == "define_by_run":
+            draws = draws.search  # the searcher that draws the parameters of an Optuna objective
         context = _context(spec, space, saves_checkpoints, spec.num_samples)
         scheduler, proposed, why = resolve(
             context,
             saves_checkpoints,
             objectives=len(spec.objectives),
-            searcher_given=asked,
-            searcher=searcher.TYPE if searcher is not None else search.get("type"),
+            searcher_given=searcher is not None,
+            searcher=draws.TYPE if draws is not None else None,
         )
-        if not asked:
+        if searcher is None:
             search = dict(proposed)
     if scheduler is None:
         scheduler = scheduler_from_json(spec.scheduler)

@@ -18,7 +18,7 @@ FEW = 4
 MOST_FOR_GP = 200
 """Up to about this many trials, Optuna's Gaussian process does better than its TPE. With more trials, it is too slow."""
 
-MODELS = ("tpe", "gp", "cmaes", "nsgaii", "optuna", "ray", "define_by_run")
+MODELS = ("tpe", "gp", "cmaes", "nsgaii", "optuna", "ray")
 """Searchers that learn from the results of trials. Results of trials that were stopped early mislead them."""
 
 

@@ -93,8 +93,8 @@ def _ranks(entries: Sequence[tuple[float, ...]]) -> list[int]:
     newest = entries[-1]
     inside = [entry for entry in entries if not violates(entry[0])]
     if violates(newest[0]):
-        better = len(inside) + sum(newest[0] < entry[0] for entry in entries if violates(entry[0]))
-        return [better + 1 + equal for equal in range(entries.count(newest))]
+        outside = sorted((entry for entry in entries if violates(entry[0])), key=lambda entry: -entry[0])
+        return [rank for rank, entry in enumerate(outside, len(inside) + 1) if entry == newest]
     better = 0
     for indices in pareto.fronts(inside):
         front = [inside[i] for i in indices]

@@ -147,7 +147,7 @@ def test_the_overshoot_is_bounded_by_the_gpus_times_the_grace(monkeypatch: pytes
     assert core.experiment.finishing == "the limit of 5 GPU hours is used up"
 
 
-def test_the_row_and_the_forecast(sqlite_store: Store) -> None:
+def test_the_row_and_the_forecast(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     record = sqlite_store.experiments.create(a_spec(num_samples=10))
     assert (record.gpu_hours, record.cpu_hours, expected_gpu_hours(record)) == (0.0, 0.0, None)
     running = dataclasses.replace(
@@ -163,6 +163,10 @@ def test_the_row_and_the_forecast(sqlite_store: Store) -> None:
     assert expected_gpu_hours(dataclasses.replace(running, spec=once)) == 2.0, (
         "the number of trials is known without it"
     )
+    # A running experiment is shown at each of its reports. A space with hundreds of parameters takes a tenth of a second to read.
+    monkeypatch.setattr(Space, "from_json", None)
+    assert expected_gpu_hours(running) == 5.0
+    assert expected_gpu_hours(dataclasses.replace(running, spec=grid)) == 10.0
 
 
 def test_the_sum_over_all_groups_is_kept_up_to_date() -> None:
