@@ -486,7 +486,7 @@ def _drive(
                     store, settings, experiment_id, ray_address, progress, interrupts, chosen.why, keep
                 )
         except (KeyboardInterrupt, SystemExit) as error:
-            # Ctrl-C was pressed twice, a signal arrived while the driver was starting, or nothing could be paused.
+            # Ctrl-C was pressed twice, a signal arrived while Ray was starting, or nothing could be paused.
             if not interrupts.elsewhere:
                 said = f"The search was stopped at once. No report is lost; continue with: {_resuming(experiment_id)}"
             elif interrupts.pauses:

@@ -380,12 +380,17 @@ async def test_the_latest_use_of_a_token_is_noted(stranger: httpx.AsyncClient, s
 
 
 async def test_a_sign_in_is_in_the_trail_without_its_secret(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
-    secret, token = sqlite_store.access.create_token("me", Role.ADMIN)
-    await stranger.post(ME, json={"token": secret})
+    secrets, ids = [], []
+    for name in ("me", "the next user of the browser"):
+        secret, token = sqlite_store.access.create_token(name, Role.ADMIN)
+        await stranger.post(ME, json={"token": secret})
+        secrets.append(secret)
+        ids.append((name, token.id))
     answer = await stranger.get("/api/v1/audit")
-    [entry] = answer.json()["items"]
-    assert (entry["actor"], entry["token_id"], entry["method"], entry["path"]) == ("me", token.id, "POST", ME)
-    assert secret not in answer.text
+    entries = answer.json()["items"][::-1]
+    assert [(entry["actor"], entry["token_id"]) for entry in entries] == ids
+    assert [(entry["method"], entry["path"]) for entry in entries] == [("POST", ME)] * 2
+    assert not any(secret in answer.text for secret in secrets)
 
 
 async def test_without_auth_everybody_is_local(client: httpx.AsyncClient) -> None:

@@ -313,8 +313,7 @@ class Authenticate:
         def note(status: int, created: str | None = None) -> None:
             """Start writing the request to the audit trail, if it belongs there and has not been written yet."""
             nonlocal noted, identity
-            if identity is None:
-                identity = scope.get("state", {}).get("identity")  # that of somebody who has just signed in
+            identity = scope.get("state", {}).get("identity", identity)  # signing in changes it
             # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests from
             # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)

@@ -1,7 +1,7 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider, skipToken, useQuery } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
-import type { ReactNode } from "react";
+import { useState, type ReactNode } from "react";
 import { MemoryRouter, useLocation } from "react-router";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../../api/client";
@@ -42,6 +42,8 @@ const show = (node: ReactNode) =>
       </QueryClientProvider>
     </MantineProvider>,
   );
+
+const Where = () => <p>{useLocation().pathname}</p>;
 
 const menu = () => {
   fireEvent.click(screen.getByRole("button", { name: "More actions" }));
@@ -144,6 +146,40 @@ describe("the actions of an experiment", () => {
     fireEvent.change(screen.getByLabelText("Type its name to confirm"), { target: { value: "digits" } });
     await act(() => Promise.resolve(fireEvent.click(button)));
     expect(remove).toHaveBeenCalledWith("exp_1");
+  });
+
+  it.each([
+    ["/experiments/exp_1", "/experiments"],
+    ["/settings", "/"],
+  ])("leave only the page of a deleted experiment, even if it is missing before the answer: %s", async (page, then) => {
+    window.history.pushState(null, "", page);
+    let answer = (_: null) => {};
+    vi.spyOn(api, "delete").mockReturnValue(new Promise((resolve) => (answer = resolve)));
+    const Page = () => {
+      const [missing, setMissing] = useState(false);
+      return (
+        <>
+          <button onClick={() => setMissing(true)}>Poll</button>
+          {missing || <Actions experiment={EXPERIMENT} />}
+        </>
+      );
+    };
+    show(
+      <>
+        <Where />
+        <Page />
+      </>,
+    );
+    menu();
+    fireEvent.click(screen.getByText("Delete"));
+    fireEvent.change(await screen.findByLabelText("Type its name to confirm"), { target: { value: "digits" } });
+    fireEvent.click(screen.getByRole("button", { name: "Delete permanently" }));
+    await waitFor(() => expect(api.delete).toHaveBeenCalled());
+    fireEvent.click(screen.getByText("Poll"));
+    expect(screen.queryByRole("dialog")).toBeNull();
+    await act(() => Promise.resolve(answer(null)));
+    expect(await screen.findByText(then)).toBeTruthy();
+    window.history.pushState(null, "", "/");
   });
 
   it("try a configuration that begins with the best one, and show every mistake in it", async () => {
@@ -421,7 +457,6 @@ describe("the actions of an experiment", () => {
   it("open no other page once the form that asked for it was closed", async () => {
     let answer = (_: Experiment) => {};
     vi.spyOn(api, "fork").mockReturnValue(new Promise((resolve) => (answer = resolve as never)));
-    const Where = () => <p>{useLocation().pathname}</p>;
     show(
       <>
         <Where />

@@ -15,12 +15,13 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
   const [typed, setTyped] = useState("");
   const send = useMutation({
     mutationFn: () => api.delete(experiment.id),
-    onSuccess: () => void client.invalidateQueries({ queryKey: keys.experiments }),
+    onSuccess: async () => {
+      // The page may have noticed the deletion before the answer came, and then this form is gone.
+      if (window.location.pathname.includes(`/experiments/${experiment.id}`)) await navigate("/experiments");
+      client.removeQueries({ queryKey: keys.experiment(experiment.id) });
+      void client.invalidateQueries({ queryKey: keys.experiments });
+    },
   });
-  const leave = async () => {
-    await navigate("/experiments");
-    client.removeQueries({ queryKey: keys.experiment(experiment.id) });
-  };
   return (
     <FormDialog
       title="Delete this experiment permanently?"
@@ -37,7 +38,7 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
       pending={send.isPending}
       error={send.error}
       disabled={typed.trim() !== experiment.name.trim()}
-      onSend={() => send.mutate(undefined, { onSuccess: () => void leave() })}
+      onSend={() => send.mutate()}
       onClose={onClose}
     >
       <TextInput
