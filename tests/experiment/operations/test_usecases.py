@@ -149,9 +149,9 @@ def test_local_directories_are_packed_once_for_all_workers(
     assert create().public_id == made.public_id, "a repeated request does not need the directory"
     (tmp_path / "code").mkdir()
     (code / "packed_here.py").write_text("def train(config): ...")
-    (code / "dangling").symlink_to("nowhere")
-    with pytest.raises(SpecError, match="runtime_env: the local directories cannot be packed: .*dangling"):
-        usecases.create_experiment(sqlite_store, data, checker, storage=storage)
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="runtime_env: the local directories cannot be packed: .*Not a directory.*file"):
+        usecases.create_experiment(sqlite_store, data, checker, storage=str(tmp_path / "file" / "storage"))
 
 
 def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_trials(sqlite_store: Store) -> None:

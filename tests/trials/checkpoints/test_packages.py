@@ -57,6 +57,14 @@ def test_only_files_are_packed(project: Path, tmp_path: Path) -> None:
     assert names(shipped["working_dir"]) == ["package/linked.py", "package/train.py"]
 
 
+def test_a_file_with_a_name_that_no_package_can_have_is_named(project: Path, tmp_path: Path) -> None:
+    (project / os.fsdecode(b"r\xe9sum\xe9.txt")).touch()  # Latin-1
+    with pytest.raises(SpecError, match=r"runtime_env.working_dir: .*not UTF-8, 'r\\udce9sum\\udce9.txt': .*excludes"):
+        ship({"working_dir": str(project)}, str(tmp_path / "storage"))
+    shipped = ship({"working_dir": str(project), "excludes": ["*.txt", "data", "pkg"]}, str(tmp_path / "storage"))
+    assert names(shipped["working_dir"]) == ["package/train.py"]
+
+
 def test_a_module_keeps_its_name(project: Path, tmp_path: Path) -> None:
     shipped = ship({"py_modules": [str(project / "pkg"), "s3://bucket/x.zip"]}, str(tmp_path / "storage"))
     assert names(shipped["py_modules"][0]) == ["package/pkg/m.py"]

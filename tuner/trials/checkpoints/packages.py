@@ -161,7 +161,12 @@ def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> b
             entry.external_attr = (os.stat(source).st_mode & 0xFFFF) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             with open(source, "rb") as file:
-                archive.writestr(entry, file.read())
+                content = file.read()
+            try:
+                archive.writestr(entry, content)
+            except UnicodeEncodeError:
+                message = f"{directory} has a file whose name is not UTF-8, {relative!r}: rename or exclude it with 'excludes'"
+                raise SpecError(message, pointer) from None
     return buffer.getvalue()
 
 
