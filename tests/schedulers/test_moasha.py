@@ -117,6 +117,16 @@ def test_with_one_objective_it_is_asha(seed: int, eta: int, digits: int) -> None
 TWO = (Objective("m", "max"), Objective("size", "min"))
 
 
+def test_the_reason_has_the_names_of_the_metrics_as_they_are() -> None:
+    """Of a metric "both" among three objectives, it said "all"."""
+    three = (Objective("m", "max"), Objective("both", "min"), Objective("size", "min"))
+    feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=three))
+    for number, values in enumerate(((0.9, 9.0, 9.0), (0.1, 1.0, 1.0))):
+        feed.start()
+        decisions = feed.report(number, 1, values[0], {"both": values[1], "size": values[2]})
+    assert "both 1, size 1: no trial is better in all, but" in decisions[0].reason
+
+
 def test_a_rung_keeps_the_front_and_says_why_others_are_stopped() -> None:
     feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
     for _ in range(6):
