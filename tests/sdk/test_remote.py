@@ -164,6 +164,29 @@ def test_more_trials_do_not_show_the_end_from_before(
     assert "not started" not in "".join(shown[1:])
 
 
+def test_more_trials_resume_a_search_that_is_paused(server: str, sqlite_store: Store) -> None:
+    """`add` returned at once, and ran nothing."""
+    stop, held = threading.Event(), threading.Event()
+    held.set()
+    driver = driven(sqlite_store, stop, held)
+
+    def interrupt() -> None:
+        until("the search", lambda: sqlite_store.experiments.page().items)
+        [made] = sqlite_store.experiments.page().items
+        sqlite_store.commands.add(made.id, "pause")
+        held.clear()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = tuner.run(train, SPACE, **WAYS, address=server, verbose=0)
+    thread.join()
+    assert result.state == "paused"
+    more = result.add(num_samples=2, verbose=0)
+    stop.set()
+    driver.join(timeout=20)
+    assert (more.state, len(more.trials)) == ("completed", 8)
+
+
 def test_an_entrypoint_is_left_to_the_service(server: str, sqlite_store: Store, driver: None) -> None:
     with tuner.connect(server) as client:
         result = tuner.run("tests.api.trainables:train", SPACE, **WAYS, address=client, verbose=0)
