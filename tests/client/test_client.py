@@ -494,6 +494,12 @@ def test_verbs(client: Client, sqlite_store: Store, monkeypatch: pytest.MonkeyPa
     search.obey()
     search.advance()
     assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 8)
+    handle.trial(4).retry()
+    with pytest.raises(TimeoutError, match="is still completed"):
+        handle.wait(timeout_s=0)
+    search.obey()
+    search.advance()
+    assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 9)
     monkeypatch.setattr(synchronous, "ACTS_S", 0.2)
     handle.continue_(2)  # no driver acts on it
 
