@@ -35,7 +35,7 @@ from tuner.client import protocol, synchronous
 from tuner.client.generate import TARGET, generated
 from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
-from tuner.domain.events import Drawn, Failure
+from tuner.domain.events import Drawn, Failure, Noted
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
@@ -368,7 +368,7 @@ def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store
 
 
 def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client, sqlite_store: Store) -> None:
-    """They had none: neither in the API nor in the plots of a result."""
+    """They had none: neither in the API nor in the plots of a result. A remote result also lacked the notes of its trials."""
     bench = Bench(
         space={}, search={"type": "define_by_run", "search": {"type": "random"}}, num_samples=12, limits={}
     )  # fmt: skip
@@ -380,6 +380,8 @@ def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client
             value, state = searcher.draw(number, name, asked, bench.core.trials)
             bench.feed(Drawn(time=bench.tick(), trial=number, segment=1, name=name, value=value, state=state))
         bench.reported(number, bench.core.trials[number].params["x"])
+        for notes in ({"seed": number}, {"epochs": 3}):
+            bench.feed(Noted(time=bench.tick(), trial=number, segment=1, notes=notes))
         bench.ended(number, "returned")
     made = sqlite_store.experiments.create(bench.spec)
     epoch = sqlite_store.drivers.claim(made.id, "test", 60.0, T0)
@@ -395,6 +397,7 @@ def test_parameters_that_an_objective_asks_for_have_an_importance(client: Client
     for result in (Result.load(sqlite_store, made.public_id), client.experiment(made.public_id).result()):
         (bars,) = result.plot("importance").data
         assert dict(zip(bars.y, bars.x, strict=True)) == pytest.approx(found)
+        assert [trial.notes for trial in result.trials] == [{"seed": number, "epochs": 3} for number in range(12)]
 
 
 def test_a_remote_result_has_the_values_that_a_retry_has_taken_over(client: Client, sqlite_store: Store) -> None:
@@ -491,6 +494,12 @@ def test_verbs(client: Client, sqlite_store: Store, monkeypatch: pytest.MonkeyPa
     search.obey()
     search.advance()
     assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 8)
+    handle.trial(4).retry()
+    with pytest.raises(TimeoutError, match="is still completed"):
+        handle.wait(timeout_s=0)
+    search.obey()
+    search.advance()
+    assert (handle.wait(timeout_s=10).state, len(list(handle.trials()))) == ("completed", 9)
     monkeypatch.setattr(synchronous, "ACTS_S", 0.2)
     handle.continue_(2)  # no driver acts on it
 

@@ -177,3 +177,5 @@ def test_the_pauses_between_attempts_grow_up_to_five_seconds(monkeypatch: pytest
     attempts = Attempts(True, patience_s=3600.0)
     waits = [attempts.wait_s(None, httpx.ReadError("cut")) for _ in range(8)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    attempts.made = 2000  # as after some hours: an OverflowError
+    assert attempts.wait_s(None, httpx.ReadError("cut")) == 5.0

@@ -447,6 +447,18 @@ def test_what_is_to_change_needs_a_range_in_the_space(kind: type, path: str, say
         kind(**option).setup(context(num_samples=4, space=space))
 
 
+def test_a_parameter_whose_name_has_a_slash_is_named_as_in_the_space() -> None:
+    """It had to be named as opt~1lr."""
+    space = Space.from_python({"opt/lr": uniform(0, 1), "opt": {"wd": uniform(0, 1)}})
+    explorer = Explorer(space, dict(read_mutations({"opt/lr": [0.25, 0.5], "opt/wd": [0.5]})), 1.0, (1.2, 0.8), None)
+    params, _ = explorer({"opt~1lr": 0.75, "opt/wd": 0.75}, random.Random(0))
+    assert params["opt~1lr"] in (0.25, 0.5)
+    assert params["opt/wd"] == 0.5
+    pb2 = PB2(hyperparam_bounds={"opt/lr": [0, 0.5]})
+    pb2.setup(context(num_samples=4, space=space))
+    assert (pb2._numbers, list(pb2._high)) == (["opt~1lr"], [0.5])
+
+
 def test_what_the_experiment_must_have() -> None:
     with pytest.raises(SpecError, match="num_samples: population based training needs num_samples"):
         PopulationBasedTraining().setup(context())

@@ -20,10 +20,12 @@ from tests.services import Service, until
 from tests.store.examples import T0
 from tests.web.searches import Search, steady
 from tuner.client.synchronous import Client, ExperimentHandle
+from tuner.domain.batch import Batch
+from tuner.domain.events import DriverStarted
 from tuner.domain.states import ExperimentState
 from tuner.errors import NotAllowed, ServiceUnreachable, SpecError
 from tuner.experiment.code import by_value
-from tuner.sdk.remote import _is_over
+from tuner.sdk.remote import _is_over, _Served
 from tuner.store import Store
 
 __all__ = ["app", "poked", "server"]
@@ -135,6 +137,44 @@ def test_the_second_ctrl_c_leaves_it_to_the_service(
     assert made.state == "pending"
 
 
+def test_ctrl_c_while_it_is_being_cancelled_waits_for_its_end(
+    server: str, sqlite_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Conflict was raised in the script, and the result was lost."""
+
+    def cancel() -> None:
+        until("the search", lambda: sqlite_store.experiments.page().items)
+        [made] = sqlite_store.experiments.page().items
+        epoch = sqlite_store.drivers.claim(made.id, "driver", 60.0, T0)
+        started = DriverStarted(time=T0, epoch=epoch)
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(1, started)], state=ExperimentState.CANCELLING), T0)
+        shown = [capsys.readouterr().out]
+        until("the progress", lambda: shown.append(capsys.readouterr().out) or "runs at" in "".join(shown))
+        os.kill(os.getpid(), signal.SIGINT)
+        until("the answer", lambda: shown.append(capsys.readouterr().out) or "cannot be paused" in "".join(shown))
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLED), T0)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    result = tuner.run(train, SPACE, **WAYS, address=server)
+    thread.join()
+    assert result.state == "cancelled"
+
+
+def test_only_new_notes_are_read() -> None:
+    """All notes of a search were read twice a second."""
+    read: list[int] = []
+
+    def decisions(kind: str) -> Iterator[SimpleNamespace]:
+        for seq in (9, 7, 5, 3):
+            read.append(seq)
+            yield SimpleNamespace(seq=seq, payload={"warning": seq != 7})
+
+    served = _Served(cast(ExperimentHandle, SimpleNamespace(decisions=decisions)))
+    assert [note.seq for note in served.warnings(5)] == [9]
+    assert read == [9, 7, 5]
+
+
 def test_more_trials_do_not_show_the_end_from_before(
     server: str, sqlite_store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +202,29 @@ def test_more_trials_do_not_show_the_end_from_before(
     assert (more.state, len(more.trials)) == ("completed", 8)
     assert "pending, 6/8 trials" in "".join(shown[1:])
     assert "not started" not in "".join(shown[1:])
+
+
+def test_more_trials_resume_a_search_that_is_paused(server: str, sqlite_store: Store) -> None:
+    """`add` returned at once, and ran nothing."""
+    stop, held = threading.Event(), threading.Event()
+    held.set()
+    driver = driven(sqlite_store, stop, held)
+
+    def interrupt() -> None:
+        until("the search", lambda: sqlite_store.experiments.page().items)
+        [made] = sqlite_store.experiments.page().items
+        sqlite_store.commands.add(made.id, "pause")
+        held.clear()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = tuner.run(train, SPACE, **WAYS, address=server, verbose=0)
+    thread.join()
+    assert result.state == "paused"
+    more = result.add(num_samples=2, verbose=0)
+    stop.set()
+    driver.join(timeout=20)
+    assert (more.state, len(more.trials)) == ("completed", 8)
 
 
 def test_an_entrypoint_is_left_to_the_service(server: str, sqlite_store: Store, driver: None) -> None:

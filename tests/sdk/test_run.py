@@ -595,6 +595,25 @@ def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
         assert interrupts.count == 0
 
 
+def test_more_trials_resume_a_search_that_is_paused() -> None:
+    """`add` returned at once, and ran nothing."""
+
+    def train(config: dict[str, Any]) -> None:
+        while tuner.get_context().trial_number == 0 and tuner.get_checkpoint() is None:  # until it is paused
+            tuner.report({"loss": config["x"]}, checkpoint=lambda folder: Path(folder, "state").write_text("0"))
+        tuner.report({"loss": config["x"]})
+
+    class Pauses:
+        def on_trial_start(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ways: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "local"}
+    first = tuner.run(train, {"x": tuner.uniform(0, 1)}, **ways, callbacks=[Pauses()], verbose=0)
+    assert first.state == "paused"
+    more = tuner.load(first.experiment_id).add(num_samples=1, verbose=0)
+    assert (more.state, len(more.trials)) == ("completed", 2)
+
+
 @pytest.mark.ray
 def test_more_of_an_ended_search_is_run(private_ray: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def train(config: dict[str, Any]) -> None:

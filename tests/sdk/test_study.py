@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import platform
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -590,6 +592,31 @@ def test_a_closed_study_takes_no_reports_and_does_not_look_ended() -> None:
     with study_of(num_samples=1, name="ended") as ended:
         train(ended)
     assert ended.ask() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_process_is_told_that_the_study_is_not_its_own() -> None:
+    """A call in a fork waited forever for the driver, whose thread it does not have."""
+    with study_of() as study:
+        trial = study.ask()
+        assert trial is not None
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                trial.report({"loss": 1.0})
+            except TunerError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.close(writing)
+        try:
+            assert select.select([reading], [], [], 20)[0], "the child waits"
+            assert f"driven by the process {os.getpid()}" in os.read(reading, 1000).decode()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+        assert trial.report({"loss": 1.0}) == "continue"
 
 
 @pytest.mark.parametrize("metrics", [{"los": 1.0}, {"accuracy": 1.0}])

@@ -173,7 +173,7 @@ class Attempts:
             repeat = _was_refused(answer) or (self.safe and answer.status_code in BROKEN)
         if not repeat:
             return None
-        backoff = min(0.1 * 2 ** (self.made - 1), 5.0) * random.uniform(0.5, 1.0)
+        backoff = min(0.1 * 2.0 ** min(self.made - 1, 10), 5.0) * random.uniform(0.5, 1.0)
         wait = max(backoff, _asked_s(answer))
         patience_s = self.patience_s
         if isinstance(error, httpx.ConnectError) and not self.reached:

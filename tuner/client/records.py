@@ -25,7 +25,7 @@ _Record = TypeVar("_Record", ExperimentRecord, TrialRecord, SegmentRecord)
 
 
 class Log:
-    """The parts of an experiment's log that a `Result` needs: the reports, checkpoints, decisions and drawn parameters."""
+    """The parts of an experiment's log that a `Result` needs: reports, checkpoints, decisions, notes and drawn parameters."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -33,7 +33,7 @@ class Log:
         self.saved: dict[str, tuple[Place, CheckpointInfo]] = {}
         self.decisions: list[DecisionResult] = []
         self.draws: dict[int, Mapping[str, Any]] = {}
-        self.tags: dict[int, Mapping[str, Any]] = {}  # trial -> the tags with which it was started
+        self.tags: dict[int, dict[str, Any]] = {}  # trial -> the tags with which it was started, and its notes
 
     def add(self, event: Event) -> None:
         """Add an event from the stream of the experiment's log."""
@@ -51,10 +51,12 @@ class Log:
                 )
             )
             if data["kind"] == "start":
-                self.tags[data["payload"]["number"]] = data["payload"].get("tags", {})
+                self.tags[data["payload"]["number"]] = dict(data["payload"].get("tags", {}))
         if event.name in ("reported", "checkpoint_saved") and (saved := data.get("checkpoint")):
             info = CheckpointInfo(**saved)
             self.saved[info.id] = Place(data["trial_number"], data["segment"], info.step), info
+        if event.name == "noted":
+            self.tags[data["trial_number"]].setdefault("notes", {}).update(data["notes"])
         if event.name == "drawn":
             self.draws[data["trial_number"]] = data["state"]
         # If the experiment's points were deleted, most reports have no metrics.

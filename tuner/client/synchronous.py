@@ -64,6 +64,8 @@ _PAUSED = frozenset({ExperimentState.PAUSED})
 _ENDED = frozenset(state for state in ExperimentState if state.ended)
 _LEAVES = {"resume": _PAUSED, "cancel": _PAUSED, "kill": _PAUSED, "continue": _ENDED, "enqueue": _ENDED}
 """The verbs that take an experiment out of a state in which `wait` returns, with these states."""
+_REOPEN = ("retry", "fork")
+"""The verbs of a trial that run its experiment again if it has ended."""
 
 
 class Client:
@@ -477,8 +479,8 @@ class ExperimentHandle:
     def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
         """Wait until the experiment has ended or is paused, and return it. If it has failed, warn with the reason.
 
-        If this handle has just sent `resume`, `continue_`, `enqueue`, `cancel` or `kill`, the state from before does not count,
-        unless the driver has not acted on the verb for a minute.
+        If this handle has just sent `resume`, `continue_`, `enqueue`, `cancel` or `kill`, or a trial from `trial` has sent `retry`
+        or `fork`, the state from before does not count, unless the driver has not acted on the verb for a minute.
 
         Raises:
             TimeoutError: the experiment is still running after `timeout_s` seconds.
@@ -509,9 +511,13 @@ class ExperimentHandle:
         safe = body is None or idempotency_key is not None
         data = self.client.request("POST", f"{self._path()}/{verb}", body=body, headers=headers, safe=safe)
         if data.get("state") in _LEAVES.get(verb, ()):
-            self._before = (data["last_event_seq"], data["state"])
-            self._acts_until = time.monotonic() + ACTS_S
+            self._leaves(data["last_event_seq"], data["state"])
         return data
+
+    def _leaves(self, seq: int, state: str) -> None:
+        """Note that the experiment, which has this last_event_seq and state, was sent a verb that takes it out of this state."""
+        self._before = (seq, state)
+        self._acts_until = time.monotonic() + ACTS_S
 
     def pause(self) -> schemas.Experiment:
         """Pause every trial at its next report."""
@@ -640,7 +646,7 @@ class ExperimentHandle:
     def trial(self, number: int) -> TrialHandle:
         """Return a handle for the trial with this number."""
         self._path()
-        return TrialHandle(self.client, trial_id(self.id, number))
+        return TrialHandle(self.client, trial_id(self.id, number), self)
 
     def decisions(
         self,
@@ -867,10 +873,14 @@ class ExperimentHandle:
 
 
 class TrialHandle:
-    """A handle for one trial of a service. It keeps only the id, so each call asks the service."""
+    """A handle for one trial of a service. Each call asks the service.
 
-    def __init__(self, client: Client, trial: str) -> None:
+    Besides the id, it keeps the handle of the experiment from which it was made, if any, whose `wait` it tells of its verbs.
+    """
+
+    def __init__(self, client: Client, trial: str, experiment: ExperimentHandle | None = None) -> None:
         self.client = client
+        self._experiment = experiment
         self.id = trial
 
     def __repr__(self) -> str:
@@ -887,7 +897,11 @@ class TrialHandle:
             again. None: a new key, so that repeating it after a lost response is safe.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, headers=headers, safe=True)
+        before = self._experiment.get() if self._experiment is not None and verb in _REOPEN else None
+        data = self.client.request("POST", f"/trials/{self.id}/{verb}", body=body, headers=headers, safe=True)
+        if self._experiment is not None and before is not None and before.state.ended:
+            self._experiment._leaves(before.last_event_seq, before.state)
+        return data
 
     def retry(self, *, idempotency_key: str | None = None) -> schemas.TrialDetail:
         """Retry the trial, which must have failed: start a new trial with the same configuration from its newest checkpoint.

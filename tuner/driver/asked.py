@@ -105,6 +105,7 @@ class AskedDriver:
             Conflict: another process drives the experiment.
         """
         self._store, self.record, self.core = store, record, core
+        self._pid = os.getpid()
         self._epoch = _claimed(store, record)
         try:
             for seq, entry in store.drivers.load(record.id):
@@ -331,7 +332,14 @@ class AskedDriver:
 
         Raises:
             Closed: the loop has ended.
+            TunerError: this process is a fork, which does not have the loop's thread.
         """
+        if os.getpid() != self._pid:
+            work.close()
+            raise TunerError(
+                f"the study is driven by the process {self._pid}, which has created it, and this is a child of it: let the child "
+                "return its results, and report them there"
+            )
         self.check()
         counted = self._counted(work)
         try:

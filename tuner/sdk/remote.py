@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from tuner.client.records import experiment_record, stream_item, trial_record
 from tuner.client.synchronous import Client, ExperimentHandle
 from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
-from tuner.errors import Retryable, ServiceError, SpecError
+from tuner.errors import Conflict, Retryable, ServiceError, SpecError
 from tuner.experiment.code import by_value
 from tuner.sdk.callbacks.observers import observing
 from tuner.sdk.live.interrupts import Interrupts
@@ -90,6 +91,8 @@ def _add(
 
     def begin(client: Client) -> tuple[ExperimentHandle, int]:
         handle = client.experiment(experiment_id)
+        if handle.get().state is ExperimentState.PAUSED:
+            handle.resume()  # comes first, so that the search is not paused any more when it is told of more trials
         return handle, handle.continue_(num_samples).last_event_seq
 
     return _begun(address, begin, space, verbose, callbacks)
@@ -123,7 +126,10 @@ def _follow(
                 progress.say(
                     "pausing: every trial stops at its next report; press Ctrl-C again to leave this to the service"
                 )
-                handle.pause()
+                try:
+                    handle.pause()
+                except Conflict as error:  # it is being cancelled, or has just ended
+                    progress.say(str(error))
             if interrupts.count > 1:
                 raise KeyboardInterrupt
             time.sleep(POLL_S)
@@ -204,10 +210,8 @@ class _Served:
         return experiment_record(self._handle.get())
 
     def warnings(self, after: int) -> Sequence[Warned]:
-        found = [
-            note for note in self._handle.decisions(kind="note") if note.payload.get("warning") and note.seq > after
-        ]
-        return found[::-1]
+        new = itertools.takewhile(lambda note: note.seq > after, self._handle.decisions(kind="note"))
+        return [note for note in new if note.payload.get("warning")][::-1]
 
     def trials(self, state: str, count: int) -> Sequence[TrialRecord]:
         return [trial_record(trial) for trial in self._handle.trials(state=state, limit=count)]

@@ -230,7 +230,8 @@ class Result:
         """Run more trials of this search, wait until they have ended, and return the whole result. This object does not change.
 
         The searcher and the scheduler continue with all results so far. The training function is the one that was passed to
-        `tuner.run`. If the search is a study, this only asks for the trials, and the next `tuner.create_study` hands them out.
+        `tuner.run`. A search that is paused is resumed. If the search is a study, this only asks for the trials, and the next
+        `tuner.create_study` hands them out.
 
         Args:
             num_samples: how many trials to add; for a grid, how many more times to run it. None adds no trials, and

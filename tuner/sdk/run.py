@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
+from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
@@ -423,6 +424,8 @@ def _add(
                 )
             return read_result(store, experiment_id, ray_address, callbacks)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
+        if record.state is ExperimentState.PAUSED:
+            store.commands.add(record.id, "resume", reason="by a user")
         continue_experiment(store, experiment_id, num_samples)
         keep = not _brings_code(store, record.spec)
         return _drive(store, settings, experiment_id, chosen, ray_address, verbose, keep, callbacks, reopens=True)

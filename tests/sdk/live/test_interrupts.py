@@ -91,6 +91,16 @@ def test_a_handler_of_the_user_stays(handler: Any) -> None:
     assert signal.getsignal(signal.SIGHUP) is handler
 
 
+def test_ctrl_c_that_the_process_ignores_stays_ignored() -> None:
+    """A shell script starts its background jobs this way, and Ctrl-C for another of its commands paused their searches."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts, paused = sent(signal.SIGINT)
+        assert (paused, interrupts.count, signal.getsignal(signal.SIGINT)) == ([], 0, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_handler_that_is_set_meanwhile_stays() -> None:
     with Interrupts(lambda name: None) as interrupts, interrupts.heard():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

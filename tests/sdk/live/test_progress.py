@@ -165,8 +165,12 @@ def test_nothing_is_said_to_start_where_something_trains(sqlite_store: Store) ->
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool) -> None:
+    """The notes since the last warning were all read again at each update."""
     made, epoch, [trial] = begin(sqlite_store)
     progress, out = shown(sqlite_store, made.public_id, terminal)
+    read: list[int] = []
+    warnings = progress.source.warnings
+    progress.source.warnings = lambda after: read.append(after) or warnings(after)  # type: ignore[method-assign, func-returns-value]
     with progress:
         log = [
             (4, a_report(0, 1)),
@@ -178,6 +182,7 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
         sqlite_store.drivers.commit(made.id, epoch, Batch(log=[(7, a_report(0, 2))], trials=[trial]), T0 + 3)
         progress.update()
     assert out.getvalue().count("warning: stop uses [acuracy]") == 1
+    assert read == [0, 3, 6]
     assert "for the log only" not in out.getvalue()
     assert [note.seq for note in sqlite_store.log.warnings(made.id)] == [5]
     assert sqlite_store.log.warnings(made.id, after=5) == []

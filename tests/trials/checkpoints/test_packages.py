@@ -57,6 +57,19 @@ def test_only_files_are_packed(project: Path, tmp_path: Path) -> None:
     assert names(shipped["working_dir"]) == ["package/linked.py", "package/train.py"]
 
 
+def test_links_to_folders_are_followed_as_ray_does(project: Path, tmp_path: Path) -> None:
+    """Folders that are links were left out, so their modules were missing. Links that lead in a circle have no end."""
+    shared = tmp_path / "shared"
+    (shared / "deep").mkdir(parents=True)
+    (shared / "deep" / "lib.py").touch()
+    (shared / "back").symlink_to(project)
+    (shared / "deep" / "up").symlink_to("..")
+    (project / "common").symlink_to(shared)
+    (project / "self").symlink_to(".")
+    shipped = ship({"working_dir": str(project), "excludes": ["data", "pkg"]}, str(tmp_path / "storage"))
+    assert names(shipped["working_dir"]) == ["package/common/deep/lib.py", "package/train.py"]
+
+
 def test_a_file_with_a_name_that_no_package_can_have_is_named(project: Path, tmp_path: Path) -> None:
     (project / os.fsdecode(b"r\xe9sum\xe9.txt")).touch()  # Latin-1
     with pytest.raises(SpecError, match=r"runtime_env.working_dir: .*not UTF-8, 'r\\udce9sum\\udce9.txt': .*excludes"):

@@ -205,7 +205,7 @@ def test_an_objective_that_prunes_itself(driver: Driver) -> None:
         raise optuna.TrialPruned("no memory")
 
     Objective(objective, ("loss",))({})
-    assert driver.ended == ["pruned by the objective: no memory"]
+    assert driver.ended == ["because the objective raised TrialPruned: no memory"]
 
 
 def test_the_returned_value_is_the_last_report(driver: Driver) -> None:

@@ -149,6 +149,35 @@ def test_a_pause_of_a_trial_that_has_just_saved_saves_once(tmp_path: Path) -> No
     assert shelf.taken == [(1, False)]
 
 
+def fails(folder: str) -> None:
+    raise OSError("no space left")
+
+
+def test_a_report_whose_checkpoint_cannot_be_saved_is_not_made() -> None:
+    """The next report had a number that the driver did not expect, so the trial failed although its code had caught the error."""
+    running, memory, shelf = make(checkpoint_every=1, first_milestone=None)
+    running.report({"loss": 3}, checkpoint=lambda folder: None)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            running.report({"loss": 2}, checkpoint=fails)
+    assert running.count == 1
+    running.report({"loss": 1}, checkpoint=lambda folder: None)
+    assert [(message.report_no, message.metrics["loss"]) for message in memory.sent] == [(1, 3.0), (2, 1.0)]
+    assert shelf.taken == [(1, False), (2, False)]
+
+
+def test_a_trial_that_catches_the_error_of_its_last_checkpoint_leaves_at_its_next_report() -> None:
+    """It trained on without end, and its results still counted."""
+    running, memory, _ = make(lambda n: Verdict(action="stop", reason="max_t", save_checkpoint=True))
+    with pytest.raises(OSError, match="no space left"):
+        running.report({"loss": 1}, checkpoint=fails)
+    assert running.left is None, "the error is the trial's, if its code does not catch it"
+    with pytest.raises(LeaveTrial, match="stop: max_t"):
+        running.report({"loss": 0.5}, checkpoint=fails)
+    assert running.left is not None
+    assert len(memory.sent) == 1
+
+
 def test_checkpoints_at_milestones() -> None:
     running, _, shelf = make(lambda n: Verdict(next_milestone=n + 2), first_milestone=2, milestone_checkpoints=True)
     for _ in range(4):

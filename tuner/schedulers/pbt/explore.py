@@ -14,7 +14,7 @@ from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
 from tuner.space.resolve import seeded
-from tuner.space.words import show
+from tuner.space.words import show, unescape
 
 AT = "hyperparam_mutations"
 
@@ -184,6 +184,13 @@ class Explorer:
         return source.perturb(value, factor), f"× {shown(factor)}"
 
 
+def path_of(space: Space, named: str) -> str:
+    """Return the path of the parameter that an option names by its path or, if there is none, by a name with slashes."""
+    if named in space:
+        return named
+    return next((p.path for p in space.parameters if unescape(p.path) == named), named)
+
+
 def missing(space: Space, path: str, known: Sequence[str]) -> str:
     """Return the error for an option that names something other than a parameter of the space. known: the possible names."""
     at: Any = space.constants()
@@ -197,7 +204,8 @@ def missing(space: Space, path: str, known: Sequence[str]) -> str:
     return f"not in the search space{nearest(path, known)}{more}"
 
 
-def _move(space: Space, path: str, mutation: Mutation) -> _Move:
+def _move(space: Space, named: str, mutation: Mutation) -> _Move:
+    path = path_of(space, named)
     if path not in space:
         known = [parameter.path for parameter in space.parameters]
         raise SpecError(missing(space, path, known), f"/scheduler/{AT}/{path}")

@@ -50,7 +50,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         self._main = threading.current_thread() is threading.main_thread()
         if self._main:
-            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
             self._take_free()
         return self
 

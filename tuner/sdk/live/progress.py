@@ -169,8 +169,8 @@ class Progress:
         """Print what warns of a likely mistake, and nothing else."""
         record = self.source.experiment()
         if record.last_event_seq != self._seen_seq:
-            self._seen_seq = record.last_event_seq
             self._warn()
+            self._seen_seq = record.last_event_seq
         if last and record.state.ended and (warning := _nothing_finished(record)):
             self.say(f"warning: {warning}")
 
@@ -223,7 +223,7 @@ class Progress:
         )
 
     def _warn(self) -> None:
-        for note in self.source.warnings(self._warned_seq):
+        for note in self.source.warnings(max(self._warned_seq, self._seen_seq)):
             self._warned_seq = note.seq
             if not self.show:
                 self.say(f"warning: {note.reason}")

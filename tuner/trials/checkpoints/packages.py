@@ -171,12 +171,22 @@ def _pack(directory: str, name: str, excludes: Sequence[str], pointer: str) -> b
 
 
 def _files(directory: str, excludes: Sequence[str]) -> Iterator[str]:
-    """Yield the relative paths of the files to pack. Leave out what is no file, such as a pipe or a link that leads nowhere."""
-    for folder, folders, files in os.walk(directory):
-        here = os.path.relpath(folder, directory)
-        folders[:] = sorted(
-            f for f in folders if f not in _SKIPPED and not _excluded(os.path.normpath(os.path.join(here, f)), excludes)
-        )
+    """Yield the relative paths of the files to pack. Leave out what is no file, such as a pipe or a link that leads nowhere.
+
+    Links to folders are followed, as Ray does, except those that lead back to a folder that contains them.
+    """
+    above = {directory: {os.path.realpath(directory)}}  # folder -> the real paths of it and of the folders that lead to it
+    for folder, folders, files in os.walk(directory, followlinks=True):
+        here, inside = os.path.relpath(folder, directory), above.pop(folder)
+        kept = []
+        for name in sorted(folders):
+            path = os.path.join(folder, name)
+            real = os.path.realpath(path)
+            excluded = name in _SKIPPED or _excluded(os.path.normpath(os.path.join(here, name)), excludes)
+            if not excluded and real not in inside:
+                above[path] = {*inside, real}
+                kept.append(name)
+        folders[:] = kept
         for file in sorted(files):
             relative = os.path.normpath(os.path.join(here, file))
             if os.path.isfile(os.path.join(folder, file)) and not _excluded(relative, excludes):

@@ -30,7 +30,7 @@ class DriverCalls:
         self._ask("note", dict(notes))
 
     def end(self, reason: str) -> None:
-        """Stop the trial for this reason, given in words. It counts as stopped early, not as completed."""
+        """Stop the trial. It counts as stopped early, not as completed. reason: words that follow "stopped"."""
         self._ask("end", reason)
 
     def object(self, stored: Stored) -> Any:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Mode
@@ -216,6 +216,7 @@ class Session:
         self._interrupts: set[int] = set()  # the milestones that interrupts have set, in addition to `_milestone`
         self._answered = (0, False)  # the latest report about which should_checkpoint was asked, and its answer
         self._left: LeaveTrial | None = None
+        self._unsaved: Verdict | None = None  # the verdict to leave at which the last checkpoint could not be saved
         self.on_leave: Callable[[Verdict], None] | None = None
         self._reported: set[str] = set()  # the names of all metrics so far
         self._returned = False  # whether the training function has returned, and its value is being reported
@@ -263,6 +264,8 @@ class Session:
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
             raise self._left
+        if self._unsaved is not None:  # the training function has caught the error, and has not ended
+            self._leave(self._unsaved)
         step = own_step(step)
         values = flatten(metrics, self._metric_warnings) if self._reports is not None else {}
         self._reported |= values.keys()
@@ -281,9 +284,14 @@ class Session:
             milestone = self._is_milestone(number)
         self.progressed_at = time.monotonic()
 
+        try:
+            info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
+        except BaseException:
+            with self._gate:
+                self._count -= 1  # the report was not made, so the next one has its number
+            raise
         if callable(checkpoint):
             self._offered, self._offers_every = number, number - self._offered
-        info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
         if not milestone:
             self._through_with(number)
             if self._reports is not None:
@@ -402,8 +410,8 @@ class Session:
             self._pending = source
             return None
         self._pending = None
-        self._saved_at = number
         info = self._saver.take(source, number, self.context.start_iteration + number, at_end=at_end)
+        self._saved_at = number
         if info is not None and info.bytes == 0 and not self._told_of_empty:
             self._told_of_empty = True
             self._warn(
@@ -448,21 +456,24 @@ class Session:
 
     def _follow_verdict(self, number: int, verdict: Verdict) -> None:
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
-            self.saving = verdict.action != "continue"
+            leaves = self.saving = verdict.action != "continue"
             try:
                 self._save(self._pending, number, True)
             except BaseException:
-                self.saving = False
+                self.saving, self._unsaved = False, verdict if leaves else None
                 raise
         self._through_with(number)
         with self._gate:
             self._milestone = verdict.next_milestone
             self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.action != "continue":
-            self._left = LeaveTrial(verdict)
-            if self.on_leave is not None:
-                self.on_leave(verdict)
-            raise self._left
+            self._leave(verdict)
+
+    def _leave(self, verdict: Verdict) -> NoReturn:
+        self._left = LeaveTrial(verdict)
+        if self.on_leave is not None:
+            self.on_leave(verdict)
+        raise self._left
 
 
 _current: Session | None = None
