@@ -274,6 +274,14 @@ describe("the chart of curves", () => {
     keyed.destroy();
   });
 
+  it("shows the newest points of a running search over a metric whose values are below 0", () => {
+    const one = curve(1, 50);
+    const segments = one.segments.map((segment) => ({ ...segment, x: segment.x.map((at) => at - 200) }));
+    plot.setLook({ ...LOOK, x: "metric" });
+    plot.setData(data([{ ...one, segments }]));
+    expect(plot["shown"]!.x.max).toBeGreaterThan(-150);
+  });
+
   it("zooms out and moves by keys beyond the part that was read more finely", async () => {
     const zooms: (Zoom | null)[] = [];
     const root = document.createElement("div");

@@ -375,7 +375,7 @@ export class CurvesPlot {
       holds(shown.y, view.y, view.points.y, look.log)
     )
       return false;
-    const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - Math.max(0, view.x.min)) } : view.x;
+    const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - view.x.min) } : view.x;
     if (
       shown &&
       shown.x.min === x.min &&
