@@ -111,7 +111,7 @@ export function CurvesPanel({
     return new Set([...best.map(([number]) => number), ...colours.keys()]);
   }, [top, rank, only, colours]);
   const save = async () =>
-    curves ? curvesRows(await withEveryReport(experiment.id, curves, finer && zoom ? zoom.x : null), drawn) : [];
+    curves ? curvesRows(await withEveryReport(experiment, curves, finer && zoom ? zoom.x : null), drawn) : [];
   return (
     <Panel
       title={
