@@ -248,6 +248,8 @@ export interface CurvesQuery {
   to?: number;
   /** Of the longest curve. */
   points?: number;
+  /** The numbers of the trials. */
+  trial?: number[];
 }
 
 /** The verbs of a table that have a button. */

@@ -175,5 +175,13 @@ describe("the lanes of a population", () => {
       ["a", 0],
       ["b", 1],
     ]);
+    // None is a choice like any other.
+    const schedules = [null, "cosine"].map((schedule) => ({ params: { schedule } }) as unknown as Bar);
+    const { share, values } = shadesOfParam(schedules, "schedule");
+    expect(schedules.map(share)).toEqual([1, 0]);
+    expect(values).toEqual([
+      ["cosine", 0],
+      ["null", 1],
+    ]);
   });
 });

@@ -49,6 +49,7 @@ export function lanesOf(
   const handovers: Handover[] = [];
   let end = 0;
   for (const { number, segments } of series) {
+    const first = pieces.length;
     let before = 0;
     for (const segment of segments) {
       const last = segment.x[segment.x.length - 1];
@@ -81,7 +82,7 @@ export function lanesOf(
       end = Math.max(end, last);
     }
     let least = Infinity;
-    for (const piece of pieces.filter((one) => one.trial === number).reverse()) {
+    for (const piece of pieces.slice(first).reverse()) {
       piece.kept = Math.max(piece.from, Math.min(piece.to, least));
       least = Math.min(least, piece.from);
     }
@@ -215,7 +216,7 @@ function placeBetween(low: number, high: number, log: boolean): (value: number) 
  */
 export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmic?: boolean): Shades {
   const of = ({ params }: Pick<Piece, "params">): unknown => asNumber(params?.[name]);
-  const known = pieces.map(of).filter((value) => value !== undefined && value !== null);
+  const known = pieces.map(of).filter((value) => value !== undefined);
   const numbers = known.filter((value): value is number => typeof value === "number");
   if (numbers.length > 0 && numbers.length === known.length) {
     const [low, high] = [Math.min(...numbers), Math.max(...numbers)];

@@ -47,6 +47,7 @@ function show(
     <MantineProvider env="test">
       <CurvesChart
         curves={curves}
+        whole={curves}
         only={null}
         smoothing={0}
         colours={new Map()}

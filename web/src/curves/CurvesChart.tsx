@@ -1,6 +1,6 @@
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
-import type { Curves, Experiment, Trial } from "../api/types";
+import type { Curves, Experiment, Series, Trial } from "../api/types";
 import { apart, counted, metric, plural, reachedAt } from "../format";
 import { hasEnded } from "../live/states";
 import { labelOf, placeWords, type Across } from "./across";
@@ -18,6 +18,8 @@ import { useResizeForPrint } from "../print";
 
 export interface CurvesChartProps {
   curves: Curves;
+  /** The same curves over the whole axis, if `curves` have only a part of it. */
+  whole: Curves;
   /** The numbers of the trials that are drawn; null for all. */
   only: ReadonlySet<number> | null;
   /** The weight of the smoothing: 0 for none, and always below 1. */
@@ -50,6 +52,7 @@ export interface CurvesChartProps {
 export function CurvesChart(props: CurvesChartProps) {
   const {
     curves,
+    whole: allCurves,
     only,
     smoothing,
     colours,
@@ -83,10 +86,8 @@ export function CurvesChart(props: CurvesChartProps) {
   const [outside, setOutside] = useState(0);
   const [late, setLate] = useState<Late | null>(null);
 
-  const raw = useMemo(
-    () => (only ? curves.series.filter((one) => only.has(one.number)) : curves.series),
-    [curves.series, only],
-  );
+  const raw = useMemo(() => chosen(curves.series, only), [curves.series, only]);
+  const whole = useMemo(() => chosen(allCurves.series, only), [allCurves.series, only]);
   const series = useMemo(() => (smoothing > 0 ? raw.map((one) => smoothed(one, smoothing)) : raw), [raw, smoothing]);
   const xLabel = labelOf(curves);
   const look = {
@@ -129,7 +130,10 @@ export function CurvesChart(props: CurvesChartProps) {
   });
   useResizeForPrint(() => plot.current?.resize(root.current!.clientWidth, root.current!.clientHeight));
   useEffect(() => plot.current?.setZoom(zoom), [zoom]);
-  useEffect(() => plot.current?.setData({ series, raw, rank, source, live }), [series, raw, rank, source, live]);
+  useEffect(
+    () => plot.current?.setData({ series, whole, raw, rank, source, live }),
+    [series, whole, raw, rank, source, live],
+  );
   useEffect(() => plot.current?.select(selected), [selected, series]);
   useEffect(() => plot.current?.pick(colours), [colours, series]);
   useEffect(() => plot.current?.mark(marked), [marked]);
@@ -262,6 +266,10 @@ export function CurvesChart(props: CurvesChartProps) {
       </div>
     </div>
   );
+}
+
+function chosen(series: readonly Series[], only: ReadonlySet<number> | null): readonly Series[] {
+  return only ? series.filter((one) => only.has(one.number)) : series;
 }
 
 /** "Before iteration 14, most curves lie above this chart." */

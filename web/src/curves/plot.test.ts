@@ -274,6 +274,36 @@ describe("the chart of curves", () => {
     keyed.destroy();
   });
 
+  it("shows the newest points of a running search over a metric whose values are below 0", () => {
+    const one = curve(1, 50);
+    const segments = one.segments.map((segment) => ({ ...segment, x: segment.x.map((at) => at - 200) }));
+    plot.setLook({ ...LOOK, x: "metric" });
+    plot.setData(data([{ ...one, segments }]));
+    expect(plot["shown"]!.x.max).toBeGreaterThan(-150);
+  });
+
+  it("zooms out and moves by keys beyond the part that was read more finely", async () => {
+    const zooms: (Zoom | null)[] = [];
+    const root = document.createElement("div");
+    const keyed = new CurvesPlot(root, LOOK, { ...handlers, onZoom: (zoom) => zooms.push(zoom) });
+    const part = { x: { min: 400, max: 500 }, y: { min: 2, max: 2.5 } };
+    keyed.setZoom(part);
+    const x = Array.from({ length: 103 }, (_, i) => 399 + i);
+    const segment = { ordinal: 1, cause: "start" as const, last_iteration: 1000, x, y: x.map((at) => at / 200) };
+    keyed.setData(data([{ ...curve(1, 1000), segments: [segment] }], { whole: [curve(1, 1000)] }));
+    await settle();
+    const press = (key: string, shiftKey = false) => {
+      root.dispatchEvent(new KeyboardEvent("keydown", { key, shiftKey }));
+      keyed.setZoom(null);
+      keyed.setZoom(part);
+      return zooms.at(-1);
+    };
+    expect(press("ArrowRight", true)?.x).toEqual({ min: 425, max: 525 });
+    expect(press("ArrowUp", true)?.y).toEqual({ min: 2.125, max: 2.625 });
+    expect(press("-")).toEqual({ x: { min: 350, max: 550 }, y: { min: 1.75, max: 2.75 } });
+    keyed.destroy();
+  });
+
   it("draws everything if as many other curves take the place of some", async () => {
     await begin(many.slice(0, 29));
     plot.setData(data(many.slice(1)));

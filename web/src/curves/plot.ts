@@ -82,6 +82,8 @@ export interface PlotHandlers {
 
 export interface PlotData {
   series: readonly Series[];
+  /** The same curves over the whole axis, if the series have only a part of it. */
+  whole?: readonly Series[];
   /** The series before smoothing. They are drawn faintly below the others if they differ and are not too many. */
   raw?: readonly Series[];
   /** The ranks of all trials by the objective, whichever metric and trials are drawn. */
@@ -196,8 +198,7 @@ export class CurvesPlot {
     const place = (one: Series) => data.rank.get(one.number) ?? last;
     this.series = [...data.series].sort((a, b) => place(b) - place(a));
     this.bySeries = new Map(data.series.map((one) => [one.number, one]));
-    const { log, logX, trim, mode, objective } = this.look;
-    this.view = extent(this.series, { log, logX, trim: !trim ? null : objective ? mode : "both" });
+    this.view = this.extentOf(this.series);
     if (!this.plot) return;
     const { below, above } = this.view?.outside ?? NOTHING_LEFT_OUT;
     this.handlers.onOutside(below + above, this.view?.late ?? null);
@@ -210,6 +211,11 @@ export class CurvesPlot {
     // If a drawing is under way, this one does not wait for its last frame: the next one may come before that.
     if (gone || sources || first || most || (colours && (few || !data.live))) this.draw(data.live && this.frame === 0);
     else this.drawOnly(changed, colours);
+  }
+
+  private extentOf(series: readonly Series[]): Extent | null {
+    const { log, logX, trim, mode, objective } = this.look;
+    return extent(series, { log, logX, trim: !trim ? null : objective ? mode : "both" });
   }
 
   resize(width: number, height: number): void {
@@ -319,25 +325,26 @@ export class CurvesPlot {
 
   /** Zoom and move by keys while the chart has the focus. Arrows without Shift are left to the page. */
   private readonly onKey = (event: KeyboardEvent): void => {
-    const { view, look } = this;
+    const { look } = this;
     const shown = this.keyed ?? this.shown;
     const change = BY_KEY[event.key];
     if (isShortcut(event) || (event.key.startsWith("Arrow") && !event.shiftKey) || (!change && event.key !== "0"))
       return;
     event.preventDefault();
     event.stopPropagation();
-    if (!change) return this.ask(null);
-    if (!view || !shown) return;
+    const { whole } = this.data;
+    const all = whole ? this.extentOf(whole) : this.view;
+    if (!change) return this.ask(null, all);
+    if (!all || !shown) return;
     const [size, across, up] = change;
-    const x = partAfter(shown.x, view.x, look.logX, size, across);
-    const y = partAfter(shown.y, view.y, look.log, size, up);
-    this.ask(x === view.x && y === view.y ? null : { x, y });
+    const x = partAfter(shown.x, all.x, look.logX, size, across);
+    const y = partAfter(shown.y, all.y, look.log, size, up);
+    this.ask(x === all.x && y === all.y ? null : { x, y }, all);
   };
 
   /** Ask for a part, or for everything, and let the next key go on from there: it may come before the page has drawn this one. */
-  private ask(zoom: Zoom | null): void {
-    const { view, zoomed } = this;
-    this.keyed = zoom ?? (zoomed && view && { x: view.x, y: view.y });
+  private ask(zoom: Zoom | null, all: Extent | null): void {
+    this.keyed = zoom ?? (this.zoomed && all && { x: all.x, y: all.y });
     this.handlers.onZoom(zoom);
   }
 
@@ -368,7 +375,7 @@ export class CurvesPlot {
       holds(shown.y, view.y, view.points.y, look.log)
     )
       return false;
-    const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - Math.max(0, view.x.min)) } : view.x;
+    const x = data.live ? { ...view.x, max: view.x.max + HEADROOM * (view.x.max - view.x.min) } : view.x;
     if (
       shown &&
       shown.x.min === x.min &&

@@ -17,6 +17,11 @@ describe("rungs", () => {
     expect(of({ type: "hyperband", max_t: 81, reduction_factor: 3 })).toEqual([1, 3, 9, 27]);
   });
 
+  it("may be fractions, as of hours or epochs", () => {
+    expect(of({ type: "asha", max_t: 4, grace_period: 0.1, reduction_factor: 3 })).toEqual([0.1, 0.3, 0.9, 2.7]);
+    expect(of({ type: "hyperband", max_t: 2.5, reduction_factor: 3 })).toEqual([]);
+  });
+
   it("do not exist for schedulers without rungs, and if trials have no maximum length", () => {
     expect(of({ type: "pbt", max_t: 27 })).toEqual([]);
     expect(of({ type: "asha", grace_period: 1, reduction_factor: 3 })).toEqual([]);

@@ -20,8 +20,8 @@ export function rungLevels({
   // HyperBand's rungs are max_t divided by powers of eta. ASHA's rungs are the grace period multiplied by powers of eta.
   const levels: number[] = [];
   for (let k = 0; k < MOST; k++) {
-    const level = options["type"] === "hyperband" ? Math.floor(end / eta ** (k + 1)) : grace * eta ** k;
-    if (level >= end || level < 1) break;
+    const level = options["type"] === "hyperband" ? Math.floor(end / eta ** (k + 1)) : plain(grace * eta ** k);
+    if (level >= end || level === 0) break;
     levels.push(level);
   }
   return [...new Set(levels)].sort((a, b) => a - b);
@@ -29,4 +29,9 @@ export function rungLevels({
 
 function positive(value: unknown): number | null {
   return typeof value === "number" && value > 0 ? value : null;
+}
+
+/** Round away the error of binary fractions. */
+function plain(value: number): number {
+  return Number(value.toPrecision(12));
 }

@@ -133,6 +133,17 @@ describe("putting changes into views", () => {
     expect(STEPS.reduce(withCurves, loss).best_so_far.x).toEqual([]);
   });
 
+  it("keeps each best value, even if the clock of its node is behind that of the one before", () => {
+    const one = (seconds: number, value: number) => ({ seq: 1, metric: "accuracy", seconds, value });
+    const change = { trials: [], points: [], best: [one(10.5, 0.7), one(10.4, 0.8), one(12, 0.9)] };
+    const drawn = withCurves(nothing().byStep, change);
+    expect(drawn.best_so_far).toEqual({ x: [10.5, 10.5, 12], y: [0.7, 0.8, 0.9] });
+    expect(withCurves(drawn, change), "what is there already is not added again").toBe(drawn);
+    // With the scope "last", the best value may get worse, and be reached again.
+    const again = withCurves(drawn, { ...change, best: [one(13, 0.8), one(14, 0.9)] });
+    expect(again.best_so_far).toEqual({ x: [10.5, 10.5, 12, 13, 14], y: [0.7, 0.8, 0.9, 0.8, 0.9] });
+  });
+
   it("leaves out the curve of a trial that is not in the sample of very many trials", () => {
     const some = { ...nothing().byStep, left_out: 3 };
     expect(STEPS.reduce(withCurves, some).series).toEqual([]);

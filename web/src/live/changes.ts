@@ -251,8 +251,17 @@ function withPoint(segments: CurveSegment[], point: Point, curves: Across & Pick
 }
 
 function withBest(best: BestSoFar, metric: string, changes: Pick<Changes, "best">): BestSoFar {
-  const last = best.x[best.x.length - 1] ?? -Infinity;
-  const fresh = changes.best.filter((one) => one.metric === metric && one.seconds > last);
-  if (fresh.length === 0) return best;
-  return { x: [...best.x, ...fresh.map((one) => one.seconds)], y: [...best.y, ...fresh.map((one) => one.value)] };
+  let found = best;
+  for (const { seconds, value, ...one } of changes.best) {
+    if (one.metric !== metric || isThere(found, seconds, value)) continue;
+    // The clocks of nodes differ: like the service, put an improvement no earlier than the one before.
+    const last = found.x[found.x.length - 1] ?? -Infinity;
+    found = { x: [...found.x, Math.max(last, seconds)], y: [...found.y, value] };
+  }
+  return found;
+}
+
+function isThere({ x, y }: BestSoFar, seconds: number, value: number): boolean {
+  for (let i = x.length - 1; i >= 0 && x[i]! >= seconds; i--) if (y[i] === value) return true;
+  return false;
 }

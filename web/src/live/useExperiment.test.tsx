@@ -3,9 +3,9 @@ import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
-import type { Changes, Curves, Decision, Experiment, Trial } from "../api/types";
+import type { Changes, Curves, Decision, Experiment, Series, Trial } from "../api/types";
 import { STEP } from "../curves/across";
-import { keys, useCurves, useExperiment, useRows } from "./useExperiment";
+import { keys, useCurves, useExperiment, useRows, withEveryReport } from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
 
@@ -373,5 +373,35 @@ describe("an open experiment", () => {
     } finally {
       vi.useRealTimers();
     }
+  });
+});
+
+describe("the numbers of curves", () => {
+  const MOST = 60_000;
+  const lengths = [100, 50_000, 200, 30_000, 61_000, 300];
+
+  /** Answer as the service does, which returns only so many points at once. */
+  function serve(least = 1) {
+    return vi.spyOn(api, "curves").mockImplementation((_, { trial = lengths.map((_, number) => number) }) => {
+      const total = trial.reduce((sum, number) => sum + lengths[number]!, 0);
+      const width = Math.max(least, total > MOST ? 8 : 1);
+      const series = trial.map((number) => ({ number, segments: [{ x: Array(Math.ceil(lengths[number]! / width)) }] }));
+      return Promise.resolve({ width, series } as unknown as Curves);
+    });
+  }
+  const drawn = { metric: "loss", ...STEP, width: 400, series: [] as Series[] } as unknown as Curves;
+  const points = ({ series }: Curves) => series.map(({ segments }) => segments[0]!.x.length);
+
+  it("include every report even if the service cannot return all of them at once", async () => {
+    serve();
+    const found = await withEveryReport({ id: "exp_1", thinned_at: null }, drawn);
+    expect(found.series.map(({ number }) => number)).toEqual([0, 1, 2, 3, 4, 5]);
+    expect(points(found)).toEqual([100, 50_000, 200, 30_000, 7625, 300]);
+  });
+
+  it("are read once if most points of the experiment were deleted", async () => {
+    const read = serve(8);
+    await withEveryReport({ id: "exp_1", thinned_at: "2026-03-01T10:00:00Z" }, drawn);
+    expect(read).toHaveBeenCalledTimes(1);
   });
 });

@@ -18,7 +18,16 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { api, from, isMissing, PAGE, pagesOf } from "../api/client";
 import { forgetEarly } from "../api/early";
 import { DECISIONS, EVERY_POINT, ROWS, SAMPLE } from "../api/sizes";
-import type { Changes, Curves, Decision, Experiment, SegmentItem, Trial, TrialWithSegments } from "../api/types";
+import type {
+  Changes,
+  Curves,
+  Decision,
+  Experiment,
+  SegmentItem,
+  Series,
+  Trial,
+  TrialWithSegments,
+} from "../api/types";
 import { STEP, type Across } from "../curves/across";
 import type { Range, Source } from "../curves/geometry";
 import {
@@ -306,10 +315,28 @@ export function useFinerCurves(
 }
 
 /** Return the curves with every report, in place of those at the resolution of a screen. `part`: the visible part of the axis. */
-export async function withEveryReport(id: string, curves: Curves, part: Range | null = null): Promise<Curves> {
+export async function withEveryReport(
+  { id, thinned_at }: Pick<Experiment, "id" | "thinned_at">,
+  curves: Curves,
+  part: Range | null = null,
+): Promise<Curves> {
   if (curves.width === 1) return curves;
   const visible = part && { from: part.min, to: part.max };
-  return api.curves(id, { metric: curves.metric, across: curves, points: EVERY_POINT, ...visible });
+  const query = { metric: curves.metric, across: curves, points: EVERY_POINT, ...visible };
+  // The service returns only so many points at once. It says with `width` how many times as many there are.
+  const complete = async ({ width, series }: Curves): Promise<Series[]> => {
+    if (width === 1 || series.length < 2) return series;
+    const found: Series[] = [];
+    const size = Math.ceil(series.length / width);
+    for (let at = 0; at < series.length; at += size) {
+      const trial = series.slice(at, at + size).map(({ number }) => number);
+      found.push(...(await complete(await api.curves(id, { ...query, trial }))));
+    }
+    return found;
+  };
+  const found = await api.curves(id, query);
+  // Of a thinned experiment, there are no more points, however few trials are read at once.
+  return thinned_at ? found : { ...found, series: await complete(found) };
 }
 
 export interface RowQuery {

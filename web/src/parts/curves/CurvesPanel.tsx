@@ -1,7 +1,7 @@
 import { Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
-import type { Experiment, Trial } from "../../api/types";
+import type { Curves, Experiment, Trial } from "../../api/types";
 import { curvesCall } from "../../charts/copies";
 import { curvesRows } from "../../charts/save";
 import { acrossFor, acrossOf, chosenAcross, formatAcross, missingWords, type Across } from "../../curves/across";
@@ -91,10 +91,8 @@ export function CurvesPanel({
   const finer = useFinerCurves(live, query.data, zoom?.x ?? null);
   const replay = isReplay(experiment);
   const read = finer ?? query.data;
-  const curves = useMemo(
-    () => (read && replay ? { ...read, series: read.series.map(ofReplay) } : read),
-    [read, replay],
-  );
+  const curves = useMemo(() => read && marked(read, replay), [read, replay]);
+  const whole = useMemo(() => query.data && marked(query.data, replay), [query.data, replay]);
   const exploits = curves?.series.some((series) => series.segments.some(tookOver)) ?? false;
   const { source } = useSources(live, exploits);
   const { set } = address;
@@ -113,7 +111,7 @@ export function CurvesPanel({
     return new Set([...best.map(([number]) => number), ...colours.keys()]);
   }, [top, rank, only, colours]);
   const save = async () =>
-    curves ? curvesRows(await withEveryReport(experiment.id, curves, finer && zoom ? zoom.x : null), drawn) : [];
+    curves ? curvesRows(await withEveryReport(experiment, curves, finer && zoom ? zoom.x : null), drawn) : [];
   return (
     <Panel
       title={
@@ -183,9 +181,10 @@ export function CurvesPanel({
         <div className={classes.empty} style={{ height }}>
           No trial passes the filters, so there is no curve. Remove the filters in the table below.
         </div>
-      ) : curves && reported ? (
+      ) : curves && whole && reported ? (
         <CurvesChart
           curves={curves}
+          whole={whole}
           only={drawn}
           smoothing={smoothing}
           colours={colours}
@@ -221,6 +220,11 @@ export function CurvesPanel({
 /** Return true if trials follow a schedule: their exploits continue from their own checkpoints. */
 export function isReplay({ scheduler, resolved }: Pick<Experiment, "scheduler" | "resolved">): boolean {
   return (resolved?.scheduler["type"] ?? scheduler["type"]) === "pbt_replay";
+}
+
+/** Mark the exploits of a replayed schedule. */
+function marked(curves: Curves, replay: boolean): Curves {
+  return replay ? { ...curves, series: curves.series.map(ofReplay) } : curves;
 }
 
 export function waitingWords(

@@ -73,7 +73,7 @@ export default function LineageTab({ experiment, live, rank, selected, onSelect,
               />
               <SaveMenu
                 name={`${experiment.name} lineage`}
-                rows={async () => curvesRows(await withEveryReport(experiment.id, curves.data), null)}
+                rows={async () => curvesRows(await withEveryReport(experiment, curves.data), null)}
                 call={curvesCall(experiment.id, experiment.metric, STEP)}
               />
             </div>
