@@ -2,6 +2,7 @@
 
 import createClient from "openapi-fetch";
 import { asQuery, type Across } from "../curves/across";
+import { readClock } from "./clock";
 import { COLUMNS, fromColumns } from "./columns";
 import { takeEarly } from "./early";
 import { exactly, exactText, parsed } from "./exact";
@@ -65,8 +66,15 @@ const http = createClient<paths>({
   baseUrl: ROOT.slice(0, -1),
   headers: { Accept: "application/json" },
   bodySerializer: exactText,
-  fetch: (request) => takeEarly(request) ?? fetch(request),
+  fetch: (request) => takeEarly(request) ?? timed(request),
 });
+
+async function timed(request: Request): Promise<Response> {
+  const sent = Date.now();
+  const answer = await fetch(request);
+  readClock(answer, sent);
+  return answer;
+}
 
 const NO_ANSWER = "The service is not responding.";
 const MAYBE_DONE =

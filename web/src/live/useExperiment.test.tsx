@@ -5,7 +5,15 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, Series, Trial } from "../api/types";
 import { STEP } from "../curves/across";
-import { keys, useCurves, useExperiment, useRows, withEveryReport } from "./useExperiment";
+import {
+  keys,
+  readOlderDecisions,
+  useCurves,
+  useExperiment,
+  useRows,
+  withEveryReport,
+  type Decisions,
+} from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
 
@@ -373,6 +381,31 @@ describe("an open experiment", () => {
     } finally {
       vi.useRealTimers();
     }
+  });
+
+  it("keeps the older decisions that the user has asked for, however many, unless there would be a gap", async () => {
+    const { client } = await opened();
+    const page = (first: number, last: number) => ({
+      items: Array.from({ length: first - last + 1 }, (_, i) => ({ ...DECISION, seq: first - i })),
+      next_page_token: last > 0 ? String(last) : null,
+    });
+    const read = vi.mocked(api.decisions);
+    read.mockImplementation((_, { page_token: token }) => Promise.resolve(token ? page(5999, 1) : page(6199, 6000)));
+    const again = () => act(() => client.refetchQueries({ queryKey: keys.decisions("exp_1") }));
+    const shown = () => {
+      const { items } = client.getQueryData<Decisions>(keys.decisions("exp_1"))!;
+      return [items[0]!.seq, items.at(-1)!.seq, items.length];
+    };
+    await again();
+    expect(shown()).toEqual([6199, 6000, 200]);
+    await act(() => readOlderDecisions(client, "exp_1"));
+    expect(shown()).toEqual([6199, 1, 6199]);
+    read.mockResolvedValue(page(6299, 6100));
+    await again();
+    expect(shown()).toEqual([6299, 1, 6299]);
+    read.mockResolvedValue(page(6599, 6400));
+    await again();
+    expect(shown()).toEqual([6599, 6400, 200]);
   });
 });
 

@@ -80,6 +80,8 @@ class Recent {
 export interface Decisions {
   items: readonly Decision[];
   older: string | null;
+  /** The number of older ones that the user has asked for. They stay when the list is read again. */
+  asked: number;
 }
 
 const REFRESH_MS = 10_000;
@@ -103,10 +105,8 @@ export async function readOlderDecisions(client: QueryClient, id: string): Promi
   client.setQueryData<Decisions>(keys.decisions(id), (old) => {
     if (!old || old.older !== token) return old;
     const have = new Set(old.items.map((decision) => decision.seq));
-    return {
-      items: [...old.items, ...page.items.filter((decision) => !have.has(decision.seq))],
-      older: page.next_page_token,
-    };
+    const more = page.items.filter((decision) => !have.has(decision.seq));
+    return { items: [...old.items, ...more], older: page.next_page_token, asked: old.asked + more.length };
   });
 }
 
@@ -187,12 +187,12 @@ export function useExperiment(id: string): LiveExperiment {
   useRereading(trials.refetch, live && trials.data?.complete === false ? RESAMPLE_MS : null);
   const decisions = useQuery({
     queryKey: keys.decisions(id),
-    queryFn: ({ signal }) => recent.update(readDecisions(id, signal), decided),
+    queryFn: ({ signal }) => recent.update(readDecisions(client, id, signal), decided),
     enabled: ready,
     refetchOnMount: "always",
     structuralSharing: false,
   });
-  useRereading(decisions.refetch, live && (decisions.data?.items.length ?? 0) > MOST_DECISIONS ? RESAMPLE_MS : null);
+  useRereading(decisions.refetch, live && decisions.data && isLong(decisions.data) ? RESAMPLE_MS : null);
 
   const connected = useRef<Stream | null>(null);
   // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
@@ -267,9 +267,18 @@ async function readSample(id: string, signal: AbortSignal): Promise<Sample> {
   return { items, places, fronts: complete ? null : frontsIn([{ items, fronts }]), total, trained, complete };
 }
 
-async function readDecisions(id: string, signal: AbortSignal): Promise<Decisions> {
-  const page = await api.decisions(id, { page_size: DECISIONS }, signal);
-  return { items: page.items, older: page.next_page_token };
+/** Read the newest decisions. Keep the older ones that the user has asked for, unless there is a gap before them. */
+async function readDecisions(client: QueryClient, id: string, signal: AbortSignal): Promise<Decisions> {
+  const { items, next_page_token: older } = await api.decisions(id, { page_size: DECISIONS }, signal);
+  const shown = client.getQueryData<Decisions>(keys.decisions(id));
+  const oldest = items.at(-1)?.seq ?? Infinity;
+  if (!shown?.asked || isLong(shown) || shown.items[0]!.seq < oldest) return { items, older, asked: 0 };
+  return { ...shown, items: [...items, ...shown.items.filter(({ seq }) => seq < oldest)] };
+}
+
+/** Return true if the stream has brought so many decisions that only the newest ones are kept. */
+function isLong({ items, asked }: Decisions): boolean {
+  return items.length - asked > MOST_DECISIONS;
 }
 
 export function useCurves(live: LiveExperiment, metric: string, across: Across): UseQueryResult<Curves> {
@@ -422,8 +431,8 @@ export function useTrialNumbered(live: LiveExperiment, number: number | null): T
   return exists ? query.data?.pages[0]?.items[0] : null;
 }
 
-function decided({ items, older }: Decisions, changes: Changes): Decisions {
-  return { items: withDecisions(items, changes, older === null), older };
+function decided(shown: Decisions, changes: Changes): Decisions {
+  return { ...shown, items: withDecisions(shown.items, changes, shown.older === null) };
 }
 
 /** Put the points of changes into the curves that are in the cache. */

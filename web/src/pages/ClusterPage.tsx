@@ -2,6 +2,7 @@ import { Anchor, Skeleton } from "@mantine/core";
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ApiError, isForbidden } from "../api/client";
+import { serviceTime } from "../api/clock";
 import type { Cluster, Experiment } from "../api/types";
 import { ago, duration, elapsed, moment, number, plural } from "../format";
 import { CLUSTER } from "../charts/copies";
@@ -81,7 +82,7 @@ export default function ClusterPage() {
           <Panel>
             <p className={classes.words}>
               No driver answers at the moment. What is shown here was read{" "}
-              {ago(new Date(query.dataUpdatedAt).toISOString(), now)}. The service says:{" "}
+              {ago(new Date(serviceTime(query.dataUpdatedAt)).toISOString(), now)}. The service says:{" "}
               <Sentence text={query.error?.message ?? ""} />.
             </p>
           </Panel>

@@ -2,6 +2,7 @@ import { Select, Skeleton } from "@mantine/core";
 import { useQueries, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, isMissing } from "../api/client";
+import { serviceTime } from "../api/clock";
 import type { BestOverTime, Experiment, Lineage, Series } from "../api/types";
 import { bestCall } from "../charts/copies";
 import { comparedBestRows } from "../charts/save";
@@ -237,7 +238,7 @@ function experimentRows(experiments: readonly Experiment[], changed: ReadonlyMap
         completed: one.counts.completed,
         stopped: one.counts.stopped,
         failed: one.counts.failed,
-        "ran for": ran(one, Date.now()),
+        "ran for": ran(one, serviceTime()),
         "GPU hours": one.gpu_hours,
         "GPU hours saved": one.gpu_hours_saved,
         why: one.reason || null,

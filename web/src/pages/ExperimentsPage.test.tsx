@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { Link, MemoryRouter, Route, Routes } from "react-router";
 import { api } from "../api/client";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
@@ -48,7 +48,77 @@ test("the list says that the best value is a mean after repeats", () => {
 });
 
 beforeEach(() => void vi.spyOn(api, "session").mockReturnValue(new Promise(() => {})));
-afterEach(() => void vi.restoreAllMocks());
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+/** An experiment of the list that has run for four seconds. `more`: what differs. */
+function listed(id: string, more: object = {}): Experiment {
+  return {
+    id,
+    name: id,
+    state: "completed",
+    project: "default",
+    tags: { team: "vision" },
+    actions: [],
+    labels: {},
+    best: null,
+    metric: "loss",
+    scope: "all",
+    objectives: [{ metric: "loss", mode: "min" }],
+    counts: { running: 0, pending: 0, paused: 0, completed: 1, stopped: 0, failed: 0, cancelled: 0 },
+    trials: 1,
+    num_samples: 1,
+    scaling: { num_workers: 1, resources_per_worker: {} },
+    method: "random",
+    created_at: "2026-03-01T10:00:00Z",
+    started_at: "2026-03-01T10:00:00Z",
+    ended_at: "2026-03-01T10:00:04Z",
+    paused_s: 0,
+    paused_since: null,
+    resolved: null,
+    ...more,
+  } as unknown as Experiment;
+}
+
+function show(address: string): void {
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter initialEntries={[address]}>
+          <ExperimentsPage />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+}
+
+test("the list counts times by the service's clock, also those of experiments that have ended", async () => {
+  vi.useFakeTimers({ now: Date.parse("2026-03-01T09:55:00Z"), shouldAdvanceTime: true }); // five minutes behind the service
+  const items = [
+    listed("exp_1"),
+    listed("exp_2", { state: "running", started_at: "2026-03-01T09:59:00Z", ended_at: null }),
+  ];
+  vi.stubGlobal("fetch", () => {
+    const headers = { date: new Date(Date.now() + 300_000).toUTCString() };
+    return Promise.resolve(new Response(JSON.stringify({ items, next_page_token: null }), { headers }));
+  });
+  show("/experiments?state=running");
+  await screen.findByText("exp_2");
+  vi.setSystemTime("2026-03-01T09:56:01Z");
+  await act(() => vi.advanceTimersByTimeAsync(1000));
+  const times = () => screen.getAllByRole("row").map((row) => row.lastElementChild!.textContent);
+  expect(times().slice(1)).toEqual(["1 min ago4.0 s", expect.stringMatching(/^2 min ago2 min/)]);
+  cleanup();
+  items.pop();
+  show("/experiments?state=completed");
+  await screen.findByText("exp_1");
+  vi.setSystemTime("2026-03-01T10:58:00Z");
+  await act(() => vi.advanceTimersByTimeAsync(1000));
+  expect(times().at(-1)).toBe("1 h ago4.0 s");
+});
 
 test("a viewer is offered no new experiment", async () => {
   vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "viewer" } as never);

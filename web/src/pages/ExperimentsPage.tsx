@@ -7,7 +7,6 @@ import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
 import { ago, config, duration, leading, metric, moment, ran, ranWords, readable, runsOf } from "../format";
-import { experimentEnded } from "../live/states";
 import { keys } from "../live/useExperiment";
 import { BulkActions } from "../parts/actions/Actions";
 import { FirstExperiment } from "../parts/experiments/FirstExperiment";
@@ -141,7 +140,7 @@ export default function ExperimentsPage() {
   const navigate = useNavigate();
   const mayChange = useMayChange();
   const best = chosen.flatMap((one) => one.best?.trial_id ?? []);
-  const now = useNow(experiments.some((one) => !experimentEnded(one.state)));
+  const now = useNow(true);
 
   const order = { sort, onSort: (column: SortedBy) => filter("sort", nextSort(sort, column)) };
   // While the answer for other filters is on its way, the experiments are those of the earlier ones.

@@ -4,6 +4,7 @@ import { useMediaQuery } from "@mantine/hooks";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { api } from "../../api/client";
+import { serviceTime } from "../../api/clock";
 import type { TrialWithSegments } from "../../api/types";
 import { hasEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
@@ -257,7 +258,7 @@ function mayGrow(trial: TrialWithSegments, logs: readonly { complete: boolean }[
   if (logs.length > 0 && logs.every((log) => log.complete)) return false;
   // A trial's ranks may exit only some time after the trial has ended.
   const endings = [trial, ...trial.segments].map((one) => Date.parse(one.ended_at ?? "")).filter(Number.isFinite);
-  return Date.now() - Math.max(...endings) < LATE_MS;
+  return serviceTime() - Math.max(...endings) < LATE_MS;
 }
 
 function ranksOf(parts: readonly { rank: number }[], chosen: string): number[] {

@@ -73,7 +73,7 @@ export default function Profile({ trial }: { trial: TrialWithSegments }) {
           ranks can be profiled.
         </p>
       )}
-      {asked.isPending && <Waiting asking={asked.variables} since={asked.submittedAt} />}
+      {asked.isPending && <Waiting asking={asked.variables} />}
       {asked.isError && <Mistakes error={asked.error} title="The rank could not be profiled" />}
       {asked.data && <Shown key={asked.submittedAt} profile={asked.data} name={`trial_${trial.number}`} />}
       {!asked.data && !asked.isPending && running && (
@@ -91,8 +91,9 @@ export function ranks({ segments }: Pick<TrialWithSegments, "segments">): number
   return Array.isArray(placed) && placed.length > 0 ? placed.length : 1;
 }
 
-function Waiting({ asking, since }: { asking: ProfileAsked; since: number }) {
+function Waiting({ asking }: { asking: ProfileAsked }) {
   const now = useNow(true);
+  const [since] = useState(now);
   const left = Math.max(0, Math.ceil(asking.duration_s - (now - since) / 1000));
   return (
     <p className={classes.none} role="status">
