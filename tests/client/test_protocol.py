@@ -93,7 +93,10 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     """A mapping in YAML can contain itself."""
     space: dict[str, object] = {}
     space["lr"] = [space]
-    with Client("http://localhost:1") as client, pytest.raises(SpecError, match="one that contains itself or is nested"):
+    with (
+        Client("http://localhost:1") as client,
+        pytest.raises(SpecError, match="one that contains itself or is nested"),
+    ):
         client.create({"space": space})
 
 
@@ -182,7 +185,8 @@ def test_the_error_of_a_service_that_a_proxy_should_reach_names_the_proxy(monkey
 
 
 @pytest.mark.parametrize(
-    ("proxy", "why"), [("socks5://127.0.0.1:1", "socksio"), ("foo://127.0.0.1:1", "Unknown scheme"), ("http://[::1", "Invalid port")]
+    ("proxy", "why"),
+    [("socks5://127.0.0.1:1", "socksio"), ("foo://127.0.0.1:1", "Unknown scheme"), ("http://[::1", "Invalid port")],
 )
 def test_a_proxy_that_cannot_be_used_is_named(proxy: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "socksio", None)  # as if it was not installed

@@ -55,8 +55,12 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
         data.truncate(2**43)  # without any blocks on the disk, and larger than the memory
     (tmp_path / "a.py").touch()
     assert "the code has more than 500 MiB" in refused({"data": tmp_path / "data"})
-    assert refused({"b.py": tmp_path / "b.py"}) == f"bundle: '{tmp_path}/b.py' cannot be read: No such file or directory"
-    assert refused({"\udcff.py": tmp_path / "a.py"}) == r"bundle: '\udcff.py' is a name that is not UTF-8; rename the file"
+    assert (
+        refused({"b.py": tmp_path / "b.py"}) == f"bundle: '{tmp_path}/b.py' cannot be read: No such file or directory"
+    )
+    assert (
+        refused({"\udcff.py": tmp_path / "a.py"}) == r"bundle: '\udcff.py' is a name that is not UTF-8; rename the file"
+    )
 
 
 def test_a_zip_file_is_packed_again_below_a_folder_and_unpacked(tmp_path: Path) -> None:

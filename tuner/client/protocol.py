@@ -133,7 +133,9 @@ def check_body(body: Any, pointer: str = "") -> None:
     try:
         _check_value(body, pointer)
     except RecursionError as error:
-        raise SpecError("expected a JSON value, got one that contains itself or is nested too deeply", pointer) from error
+        raise SpecError(
+            "expected a JSON value, got one that contains itself or is nested too deeply", pointer
+        ) from error
 
 
 def _check_value(body: Any, pointer: str) -> None:

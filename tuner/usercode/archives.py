@@ -73,7 +73,8 @@ def pack(files: Mapping[str, Path]) -> bytes:
                 total += files[name].stat().st_size
                 if total > MAX_UNPACKED:
                     raise SpecError(
-                        f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder", "/bundle"
+                        f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder",
+                        "/bundle",
                     )
                 archive.writestr(_entry(name), files[name].read_bytes())
             except OSError as error:
