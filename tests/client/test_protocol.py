@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import ssl
+import sys
 import threading
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,6 +87,17 @@ def test_a_value_that_json_does_not_have_is_refused_and_named(spec: dict[str, ob
     assert str(refused.value) == message
     with pytest.raises(SpecError, match="^lease_s: expected a finite number, got inf"):
         Leases("http://localhost:1", None, "far", "here", math.inf)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    """A mapping in YAML can contain itself."""
+    space: dict[str, object] = {}
+    space["lr"] = [space]
+    with (
+        Client("http://localhost:1") as client,
+        pytest.raises(SpecError, match="one that contains itself or is nested"),
+    ):
+        client.create({"space": space})
 
 
 @pytest.mark.parametrize("key", ["täglich", "nightly\n", " nightly", "\x7f"])
@@ -170,6 +182,21 @@ def test_the_error_of_a_service_that_a_proxy_should_reach_names_the_proxy(monkey
         pytest.raises(ServiceUnreachable, match=r"answers at http://gpu.invalid:8000: "),
     ):
         client.request("GET", "/session")
+
+
+@pytest.mark.parametrize(
+    ("proxy", "why"),
+    [("socks5://127.0.0.1:1", "socksio"), ("foo://127.0.0.1:1", "Unknown scheme"), ("http://[::1", "Invalid port")],
+)
+def test_a_proxy_that_cannot_be_used_is_named(proxy: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as if it was not installed
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("all_proxy", proxy)
+    for connect in (lambda: Client("http://gpu.invalid"), lambda: Leases("http://gpu.invalid", None, "far", "here")):
+        with pytest.raises(SpecError, match=f"^ALL_PROXY: this proxy cannot be used: .*{why}"):
+            connect()
+    Client("http://localhost:1").close()
 
 
 def test_the_pauses_between_attempts_grow_up_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

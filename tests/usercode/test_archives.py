@@ -45,6 +45,24 @@ def test_equal_files_have_the_same_address(tmp_path: Path) -> None:
     assert zipfile.ZipFile(io.BytesIO(one)).namelist() == ["inner/a.py"]
 
 
+def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
+    def refused(files: dict[str, Path]) -> str:
+        with pytest.raises(SpecError) as error:
+            archives.pack(files)
+        return str(error.value)
+
+    with (tmp_path / "data").open("wb") as data:
+        data.truncate(2**43)  # without any blocks on the disk, and larger than the memory
+    (tmp_path / "a.py").touch()
+    assert "the code has more than 500 MiB" in refused({"data": tmp_path / "data"})
+    assert (
+        refused({"b.py": tmp_path / "b.py"}) == f"bundle: '{tmp_path}/b.py' cannot be read: No such file or directory"
+    )
+    assert (
+        refused({"\udcff.py": tmp_path / "a.py"}) == r"bundle: '\udcff.py' is a name that is not UTF-8; rename the file"
+    )
+
+
 def test_a_zip_file_is_packed_again_below_a_folder_and_unpacked(tmp_path: Path) -> None:
     archive = Archive(zipped(lambda z: (z.writestr("a.py", "x = 1"), z.writestr("b/", ""), z.writestr("b/c.txt", "y"))))
     assert archive.count == 2
@@ -60,15 +78,15 @@ def test_a_zip_file_is_packed_again_below_a_folder_and_unpacked(tmp_path: Path) 
         (lambda z: z.writestr("../a.py", ""), "leads out of the archive's folder"),
         (lambda z: z.writestr("b/../../a.py", ""), "leads out of the archive's folder"),
         (lambda z: z.writestr("/etc/cron.d/a", ""), "leads out of the archive's folder"),
-        (lambda z: z.writestr("a\\..\\..\\b", ""), "leads out of the archive's folder"),
-        (lambda z: z.writestr("c:a", ""), "leads out of the archive's folder"),
+        (lambda z: z.writestr("a\\..\\..\\b", ""), "has a colon or a backslash"),
+        (lambda z: z.writestr("c:a", ""), "'c:a' has a colon or a backslash"),
         (lambda z: z.writestr("a//b", ""), "leads out of the archive's folder"),
         (lambda z: z.writestr("a\x1b[2J.py", ""), "characters"),
         (lambda z: z.writestr("a" * 300, ""), "too long"),
         (lambda z: z.writestr(entry("a", stat.S_IFLNK | 0o777), "/etc/passwd"), "is a link"),
         (lambda z: z.writestr(entry("a", stat.S_IFCHR | 0o666), ""), "or a device"),
         (lambda z: z.writestr(entry("a", method=zipfile.ZIP_LZMA), "x"), "other than deflate"),
-        (lambda z: (z.writestr("a", "x"), z.writestr("A", "y")), "occurs twice"),
+        (lambda z: (z.writestr("a", "x"), z.writestr("A", "y")), "'a' occurs twice"),
         (lambda z: (z.writestr("a", "x"), z.writestr("a/b", "y")), "has the path of another file as its folder"),
         (lambda z: z.writestr("a/", ""), "has no files"),
     ],

@@ -46,12 +46,14 @@ class Leases:
         self.address = protocol.address_of(address)
         self._experiment = experiment  # its id once it is known, since another experiment may get the same name
         self._agent, self._lease_s = agent, lease_s
-        self._http = httpx.AsyncClient(
-            headers=protocol.headers_of(token),
-            timeout=httpx.Timeout(CALL_S, connect=10.0),
-            verify=protocol.tls_of(self.address),
-            trust_env=not protocol.is_here(self.address),
-        )
+        headers, verify = protocol.headers_of(token), protocol.tls_of(self.address)
+        with protocol.proxies_named():
+            self._http = httpx.AsyncClient(
+                headers=headers,
+                timeout=httpx.Timeout(CALL_S, connect=10.0),
+                verify=verify,
+                trust_env=not protocol.is_here(self.address),
+            )
         self._reached = False
 
     async def close(self) -> None:

@@ -36,6 +36,7 @@ from tuner.client.protocol import (
     headers_of,
     is_here,
     plain,
+    proxies_named,
     read,
     space_patch,
     tls_of,
@@ -97,14 +98,16 @@ class AsyncClient:
         self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
         self._borrows = False  # True if the transport is another client's, which closes it
-        self._http = httpx.AsyncClient(
-            base_url=self.address,
-            headers=headers_of(token),
-            timeout=httpx.Timeout(timeout_s, connect=10.0),
-            verify=tls_of(self.address),
-            trust_env=not is_here(self.address),
-            transport=transport,
-        )
+        headers, verify = headers_of(token), tls_of(self.address)
+        with proxies_named():
+            self._http = httpx.AsyncClient(
+                base_url=self.address,
+                headers=headers,
+                timeout=httpx.Timeout(timeout_s, connect=10.0),
+                verify=verify,
+                trust_env=not is_here(self.address),
+                transport=transport,
+            )
 
     async def __aenter__(self) -> AsyncClient:
         return self

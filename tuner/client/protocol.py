@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import ipaddress
 import json
 import math
@@ -11,7 +12,7 @@ import random
 import ssl
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ BROKEN = frozenset({502, 503, 504})
 PAGE = 1000
 CREATE_S = 300.0
 """Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
+_PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 FIRST_CONTACT_S = 2.0
 """The time limit in seconds for connecting to a service that has never answered. It is short: the address is probably wrong."""
 
@@ -80,6 +82,16 @@ def is_here(address: str) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def proxies_named() -> Iterator[None]:
+    """Raise SpecError if httpx, whose client the block makes, cannot use a proxy that the environment names."""
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # ImportError: SOCKS needs another package
+        names = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+        raise SpecError(f"{', '.join(names)}: this proxy cannot be used: {error}") from error
+
+
 def headers_of(token: str | None) -> dict[str, str]:
     """Return the headers of every request. The default of `token` is the value of TUNER_TOKEN.
 
@@ -118,6 +130,15 @@ def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def check_body(body: Any, pointer: str = "") -> None:
     """Raise SpecError if the body of a request has a value that JSON does not have, such as an infinity or a date."""
+    try:
+        _check_value(body, pointer)
+    except RecursionError as error:
+        raise SpecError(
+            "expected a JSON value, got one that contains itself or is nested too deeply", pointer
+        ) from error
+
+
+def _check_value(body: Any, pointer: str) -> None:
     match body:
         case None | bool() | int() | str():
             return
@@ -126,10 +147,10 @@ def check_body(body: Any, pointer: str = "") -> None:
                 raise SpecError(f"expected a finite number, got {body}", pointer)
         case Mapping():
             for key, value in body.items():
-                check_body(value, f"{pointer}/{escape(str(key))}")
+                _check_value(value, f"{pointer}/{escape(str(key))}")
         case list() | tuple():
             for at, value in enumerate(body):
-                check_body(value, f"{pointer}/{at}")
+                _check_value(value, f"{pointer}/{at}")
         case _:
             raise SpecError(f"expected a JSON value, got {show(body)}", pointer)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
-from sqlalchemy import select
+from sqlalchemy import func, literal, select
 
-from tuner.domain.states import ExperimentState
 from tuner.errors import NotFound
 from tuner.store.records import CodeRecord
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
-from tuner.store.sql.tables import code, dumps, experiment
+from tuner.store.sql.tables import code, dumps
 from tuner.store.writing.rows import clean
 
 # The update changes nothing, but it locks the row, so that deleting another experiment with this code does not delete the code.
@@ -40,15 +40,18 @@ class Code:
         del parts["created_at"]
         return CodeRecord(**parts)
 
-    def unfinished(self) -> Iterator[bytes]:
-        """Yield the pickled training functions of all experiments that have not ended."""
-        ended = [state for state in ExperimentState if state.ended]
-        query = select(experiment.c.code_hash).where(experiment.c.state.not_in(ended))
+    def functions(self, mention: bytes) -> Iterator[bytes]:
+        """Yield the pickled training functions of all experiments that contain these bytes."""
+        if self._database.backend == "sqlite":
+            at = func.instr(code.c.blob, mention)
+        else:
+            at = func.position(literal(mention).op("IN")(code.c.blob))
         with self._database.read() as connection:
-            hashes = connection.execute(query.where(experiment.c.code_hash.is_not(None)).distinct()).scalars().all()
+            hashes = connection.execute(select(code.c.hash).where(at > 0)).scalars().all()
         for code_hash in hashes:
-            if (blob := self.get(code_hash).blob) is not None:
-                yield blob
+            with contextlib.suppress(NotFound):  # its last experiment has just been deleted
+                if (blob := self.get(code_hash).blob) is not None:
+                    yield blob
 
 
 def put(cursor: Cursor, record: CodeRecord, now: float) -> None:

@@ -63,18 +63,24 @@ def pack(files: Mapping[str, Path]) -> bytes:
     """Return a zip file with these files. `files` maps names in the zip file to paths. Equal files give equal bytes.
 
     Raises:
-        SpecError: the files, or the zip file, are larger than a service accepts.
+        SpecError: the files, or the zip file, are larger than a service accepts; or a file cannot be read, or has a name that is
+            not UTF-8.
     """
     out, total = io.BytesIO(), 0
     with zipfile.ZipFile(out, "w") as archive:
         for name in sorted(files):
-            content = files[name].read_bytes()
-            total += len(content)
-            if total > MAX_UNPACKED:
-                raise SpecError(
-                    f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder", "/bundle"
-                )
-            archive.writestr(_entry(name), content)
+            try:
+                total += files[name].stat().st_size
+                if total > MAX_UNPACKED:
+                    raise SpecError(
+                        f"the code has more than {MAX_UNPACKED >> 20} MiB; move data out of the code's folder",
+                        "/bundle",
+                    )
+                archive.writestr(_entry(name), files[name].read_bytes())
+            except OSError as error:
+                raise SpecError(f"{str(files[name])!r} cannot be read: {error.strerror}", "/bundle") from error
+            except UnicodeEncodeError as error:
+                raise SpecError(f"{name!r} is a name that is not UTF-8; rename the file", "/bundle") from error
     if len(out.getvalue()) > MAX_BYTES:
         raise SpecError(
             f"the zipped code has more than {MAX_BYTES >> 20} MiB; move data out of the code's folder", "/bundle"
@@ -300,7 +306,8 @@ def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     names = [member.filename.casefold() for member in files]
     taken = set(names)
     if len(taken) < len(names):
-        raise _refused("a file occurs twice")
+        twice = next(member.filename for member in files if names.count(member.filename.casefold()) > 1)
+        raise _refused(f"{twice!r} occurs twice, if upper and lower case count as the same")
     for name in names:
         parts = name.split("/")
         if any("/".join(parts[:end]) in taken for end in range(1, len(parts))):
@@ -311,8 +318,10 @@ def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
 def _problem(member: zipfile.ZipInfo) -> str | None:
     name = member.filename
     parts = name.removesuffix("/").split("/")
-    if name.startswith("/") or "\\" in name or ":" in name or any(part in ("", ".", "..") for part in parts):
+    if name.startswith("/") or any(part in ("", ".", "..") for part in parts):
         return "has a path that leads out of the archive's folder"
+    if "\\" in name or ":" in name:
+        return "has a colon or a backslash in its path, which leads out of the folder on some systems"
     if not name.isprintable() or len(name) > MAX_PATH or any(len(part.encode()) > 255 for part in parts):
         return "is a name that is too long or has characters that are not printable"
     if stat.S_IFMT(member.external_attr >> 16) not in _KINDS:

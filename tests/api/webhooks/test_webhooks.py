@@ -222,13 +222,13 @@ async def test_receivers_that_do_not_answer_hold_up_no_other(
     accepted: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
-    most = deliver.AT_ONCE // deliver.AT_ONCE_EACH - 1  # with one more, they could take all places
-    dead = [sqlite_store.webhooks.create(f"http://127.0.0.1:{port}/", [STARTED]).public_id for _ in range(most)]
+    # With one more, they could take all places.
+    dead = [sqlite_store.webhooks.create(f"http://127.0.0.1:{port}/", [STARTED]).public_id for _ in range(15)]
     alive = sqlite_store.webhooks.create(receiver.url, [STARTED]).public_id
     async with delivering(sqlite_store):
-        for number in range(3 * deliver.AT_ONCE):
+        for number in range(2 * deliver.AT_ONCE_EACH):
             begin(sqlite_store, spec=a_spec(f"search {number}"))
-        await until(lambda: states(sqlite_store, alive) == ["delivered"] * 3 * deliver.AT_ONCE)
+        await until(lambda: states(sqlite_store, alive) == ["delivered"] * 2 * deliver.AT_ONCE_EACH)
         assert {state for hook in dead for state in states(sqlite_store, hook)} == {"pending"}
     for writer in accepted:
         writer.close()

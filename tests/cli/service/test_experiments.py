@@ -325,6 +325,13 @@ def test_mistakes_in_json_are_not_blamed_on_its_tabs(tmp_path: Path, text: str, 
         _spec(tmp_path / "spec.json")
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 3000])
+def test_a_spec_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "spec").write_text(text)
+    with pytest.raises(SpecError, match="spec is nested too deeply"):
+        _spec(tmp_path / "spec")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -641,7 +648,7 @@ def test_a_progress_bar_that_is_followed_on_a_service_has_a_line_for_each_state(
 def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
     there = ["--address", server, "token"]
-    assert output(*there, "create", "ci", "--role", "viewer").startswith("tnr_")
+    assert output(*there, "create", "ci", "--role", "Viewer").startswith("tnr_")
     [here], [row] = (
         [json.loads(line) for line in output(*where, "list", "--json").splitlines()] for where in (["token"], there)
     )

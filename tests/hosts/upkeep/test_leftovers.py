@@ -1,30 +1,34 @@
-"""Test what a driver host finds of earlier hosts."""
+"""What earlier hosts have left behind is found."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from tests.driver.bench import Bench
-from tuner.domain import events as e
-from tuner.domain.segments import CheckpointInfo
-from tuner.hosts.upkeep.leftovers import ended_uploads
-from tuner.trials.checkpoints import checkpoints
+from tests.store.examples import T0, a_spec
+from tuner.domain.batch import Batch
+from tuner.domain.states import ExperimentState
+from tuner.hosts.upkeep.leftovers import sweep_objects
+from tuner.store import CodeRecord, Store
+from tuner.trials.checkpoints import objects
+from tuner.usercode.pickling import dumps
 
 
-def test_only_uploads_that_were_complete_are_found(tmp_path: Path) -> None:
-    bench = Bench(num_samples=1)
-    bench.started(0)
-    infos = []
-    for step in (1, 2):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        (folder / "model").write_text("weights")
-        infos.append(CheckpointInfo(id=f"ckpt_{step}", uri=str(folder), step=step, ready=False))
-        bench.reported(0)
-        bench.feed(e.CheckpointSaved(time=bench.tick(), trial=0, segment=1, checkpoint=infos[-1]))
-    checkpoints.commit(infos[0].uri, checkpoints.digest(infos[0].uri), {})
-    driven: Any = SimpleNamespace(core=bench.successor().core)
-    assert ended_uploads(driven) == [replace(infos[0], ready=True)]
+def train(config: dict[str, float], data: int) -> None: ...
+
+
+async def test_the_objects_of_an_ended_experiment_are_kept_until_it_is_deleted(store: Store, tmp_path: Path) -> None:
+    """A user who continued, retried or forked it later got only trials that failed, because its objects were gone."""
+    storage, url = str(tmp_path), "sqlite:///mine"
+    stored = objects.store("data", 1, storage, url)
+    os.utime(stored.uri, (T0, T0))
+    blob = dumps(objects.Parameterized(train, {"data": stored}))
+    made = store.experiments.create(a_spec(), code=CodeRecord(hash="with data", blob=blob))
+    store.experiments.create(a_spec("other"), code=CodeRecord(hash="without", blob=dumps(train)))
+    epoch = store.drivers.claim(made.id, "driver", 60.0, T0)
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.COMPLETED), T0)
+    await sweep_objects(store, storage, url)
+    assert stored.load() == 1
+    store.experiments.remove(made.id)
+    await sweep_objects(store, storage, url)
+    assert not Path(stored.uri).exists()

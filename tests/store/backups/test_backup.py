@@ -283,8 +283,8 @@ def test_a_locked_database_is_given_up(
         restore(sqlite_url, tmp_path / "copy", force=True)
 
 
-NAMES = ["my#1.db", "m%20x.db", "what?.db", "a b&c=d.db"]
-"""Names of files with characters that have a meaning in URLs."""
+NAMES = ["my#1.db", "m%20x.db", "what?.db", "a b&c=d.db", "b" * 255]
+"""Names of files with characters that have a meaning in URLs, and the longest possible name."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -313,6 +313,13 @@ def test_a_backup_of_postgresql_may_have_any_name(postgres_url: str, tmp_path: P
     assert [path.name for path in folder.iterdir()] == [name]
     with Store.open(postgres_url) as store:
         assert [one.name for one in store.experiments.page().items] == ["digits"]
+
+
+def test_a_name_that_no_file_can_have_is_refused(sqlite_store: Store, sqlite_url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="b cannot be written: File name too long"):
+        backup(sqlite_url, tmp_path / ("b" * 256))
+    with pytest.raises(StoreError, match="b cannot be read: File name too long"):
+        restore(sqlite_url, tmp_path / ("b" * 256))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\0" + b"x" * 5000])

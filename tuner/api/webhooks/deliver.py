@@ -48,8 +48,11 @@ ATTEMPTS = 20
 CLAIM_S = 60.0
 """Seconds for which a delivery belongs to the service that has claimed it. An attempt takes less time than this."""
 
-AT_ONCE, AT_ONCE_EACH = 16, 4
-"""The number of deliveries that may be sent at the same time: to all webhooks together, and to each webhook."""
+AT_ONCE, AT_ONCE_EACH = 64, 4
+"""The number of deliveries that may be sent at the same time: to all webhooks together, and to each webhook.
+
+If the receivers of up to 15 webhooks do not answer, deliveries to the others are still sent at once.
+"""
 
 SIGNATURE, EVENT, DELIVERY = "Tuner-Signature", "Tuner-Event", "Tuner-Delivery"
 """The headers that each delivery has."""

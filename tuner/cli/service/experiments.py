@@ -467,14 +467,21 @@ def _spec(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SpecError(f"cannot read {file}: {error.strerror}") from error
     try:
-        found = json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
+        found = _parsed(file, content)
+    except RecursionError as error:
+        raise SpecError(f"{file} is nested too deeply") from error
+    if not isinstance(found, Mapping):
+        raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
+    return found
+
+
+def _parsed(file: Path, content: bytes) -> Any:
+    try:
+        return json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
     except ValueError as no_json:
         try:
-            found = yaml.load(content, Yaml)
+            return yaml.load(content, Yaml)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: for example a number with too many digits
             if file.suffix == ".json":  # YAML's error may be about tabs, which JSON has
                 raise SpecError(f"{file} is not JSON: {no_json}") from no_json
             raise SpecError(f"{file} is neither YAML nor JSON: {error}") from error
-    if not isinstance(found, Mapping):
-        raise SpecError(f"expected an object in {file}, got {type(found).__name__}")
-    return found

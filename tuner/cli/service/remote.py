@@ -14,6 +14,7 @@ from tuner.cli.service.experiments import connected, numbered_of
 from tuner.errors import SpecError
 from tuner.settings import Settings
 from tuner.store import LogQuery
+from tuner.store.service.access import Role
 
 
 def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
@@ -94,8 +95,9 @@ def create_token(
     settings: Settings, name: str, role: str, expires_days: float | None, project: str | None = None
 ) -> dict[str, Any]:
     """Create a token on a service, and return it with its secret."""
+    wanted = str(Role.named(role))
     with _service(settings) as client:
-        body = {"name": name, "role": role, "project": project, "expires_days": expires_days}
+        body = {"name": name, "role": wanted, "project": project, "expires_days": expires_days}
         made: dict[str, Any] = client.request("POST", "/tokens", body=body)
         return made
 

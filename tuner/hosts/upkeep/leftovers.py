@@ -58,9 +58,9 @@ def ended_uploads(driven: Driven) -> list[CheckpointInfo]:
 
 
 async def sweep_objects(store: Store, storage: str, database_url: str) -> None:
-    """Delete the objects stored by `tuner.with_parameters` that no experiment needs now."""
+    """Delete the objects stored by `tuner.with_parameters` whose experiments have been deleted."""
     try:
-        await asyncio.to_thread(objects.sweep, storage, database_url, store.code.unfinished)
+        await asyncio.to_thread(objects.sweep, storage, database_url, lambda: store.code.functions(objects.SUFFIX))
     except Exception:  # the objects are deleted next time
         log.warning("objects that came with training functions could not be deleted", exc_info=True)
 

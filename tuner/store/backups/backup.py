@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import sqlite3
 import tempfile
 import time
@@ -38,11 +38,14 @@ def backup(url: str, target: Path) -> int:
     source = _file(url)
     if source is not None and not source.is_file():
         raise StoreError(f"there is no database at {source}")
-    if target.exists():
-        raise Conflict(f"{target} already exists; a backup never replaces a file")
-    if not target.parent.is_dir():
-        raise StoreError(f"{target} cannot be written: there is no folder {target.parent}")
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.exists():
+            raise Conflict(f"{target} already exists; a backup never replaces a file")
+        if not target.parent.is_dir():
+            raise StoreError(f"{target} cannot be written: there is no folder {target.parent}")
+    except OSError as error:  # the name is too long, or this user may not read the folder
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+    partial = target.with_name(f".tuner-backup.{secrets.token_hex(8)}")  # the name of the target may already be long
     try:
         if source is None:
             with _errors(f"the backup to {target} has failed"):
@@ -83,8 +86,11 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             database.
     """
     target = _file(url)
-    if not source.is_file():
-        raise StoreError(f"there is no file {source}")
+    try:
+        if not source.is_file():
+            raise StoreError(f"there is no file {source}")
+    except OSError as error:
+        raise StoreError(f"{source} cannot be read: {error.strerror}") from error
     with _errors(f"the restore of {source} has failed"), closing(exchange.reading(source)) as read:
         if read.execute("PRAGMA integrity_check").fetchone() != ("ok",) or not _has_tables(read):
             raise StoreError(f"{source} is not a complete backup of a tuner database")

@@ -50,6 +50,8 @@ def fetch_by(fetch: Fetch | None) -> None:
 
 KEEP_S = 3600.0
 """Objects stored within the last KEEP_S seconds are kept, because their experiment may not be in the database yet."""
+SUFFIX = b".pkl"
+"""The end of the name of each object's file."""
 _FILE = re.compile(rb"[0-9a-f]{32}\.pkl")
 
 
@@ -84,10 +86,12 @@ def store(name: str, value: Any, storage: str, database: str = "") -> Stored:
 
 
 def sweep(storage: str, database: str, needed: Callable[[], Iterable[bytes]]) -> list[str]:
-    """Delete the objects that no experiment in this database still needs, and return their names.
+    """Delete the objects to which no experiment in this database refers, and return their names.
 
-    needed: a function that yields the pickled training functions of all experiments that have not ended. It is called
-        only if there is an object that is old enough to be deleted.
+    Those of an experiment that has ended are kept, because users may continue, retry or fork it.
+
+    needed: a function that yields the pickled training functions of all experiments, at least those that name an object. It is
+        called only if there is an object that is old enough to be deleted.
     """
     folder = place(folder_of(storage, database))
     old = {name for name, written in folder.modified().items() if time.time() - written > KEEP_S}
