@@ -55,7 +55,9 @@ def _choice(
     space, samples, end = context.space, context.num_samples, context.max_t
     if objectives > 1:
         kind = "grid" if space.has_grid else "tpe"
-        because = f"there are {objectives} objectives; of the schedulers that stop trials early, only moasha supports several"
+        because = (
+            f"there are {objectives} objectives; of the schedulers that stop trials early, only moasha supports several"
+        )
         return "fifo", {"type": kind}, f"fifo{'' if given else f' with {kind}'}, since {because}"
     if space.has_grid and not given:
         if end is None:
