@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tuner.driver.assemble import assemble
 from tuner.driver.earlier import EarlierExperiment, learn, mapped, may_fit
 from tuner.driver.recording import recording
 from tuner.driver.virtual import Simulation, Step, simulate
+from tuner.search.constraints import read
 from tuner.space import Space
 
 SPACE = {"x": tuner.uniform(0, 1), "y": tuner.uniform(0, 1)}
@@ -115,6 +117,36 @@ def test_trials_are_matched_by_names_ranges_and_categories() -> None:
     expected = [c for c in found.configs if c["x"] <= 1 and c["kind"] != "lion"]
     assert [(t.params["x"], t.params["kind"]) for t in trials] == [(c["x"], c["kind"]) for c in expected]
     assert [t.scores for t in trials] == [(-c["x"],) for c in expected], "a lower loss is a higher score"
+
+
+def test_branches_and_lists_are_matched_wherever_they_are() -> None:
+    sgd, adam = {"name": "sgd", "momentum": tuner.uniform(0, 1)}, {"name": "adam", "beta": tuner.uniform(0, 1)}
+    theirs = {"opt": tuner.choice([sgd, adam]), "layers": tuner.choice([[16], [32, 32]])}
+    mine = Space.from_python({"opt": tuner.choice([adam, sgd]), "layers": tuner.choice([[32, 32], [16]])})
+
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({"loss": len(config["layers"])})
+
+    found = simulate(evaluate, theirs, metric="loss", mode="min", num_samples=9, scheduler="fifo", search_alg="random")
+    old = EarlierExperiment("old", Objective("loss", "min"), Space.from_python(theirs), recording(found.log))
+    assert [mine.config(trial.params) for trial in mapped(mine, old)] == found.configs
+
+
+def test_a_score_that_is_not_finite_or_outside_the_constraints_is_not_good() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:
+        yield Step({"loss": config["x"], "size": 1 - config["x"]})
+        yield Step({"loss": -math.inf if config["x"] > 0.8 else config["x"]})
+
+    space = {"x": tuner.uniform(0, 1)}
+    found = simulate(evaluate, space, metric="loss", mode="min", num_samples=20, scheduler="fifo", search_alg="random")
+    old = EarlierExperiment("old", Objective("loss", "min"), Space.from_python(space), recording(found.log))
+    (learned,) = learn(Space.from_python(space), [old])["experiments"]
+    drawn = sorted(config["x"] for config in found.configs)
+    assert [each["x"] for each in learned["best"]] == drawn[:3]
+    (learned,) = learn(Space.from_python(space), [replace(old, constraints=read({"size": {"max": 0.5}}))])[
+        "experiments"
+    ]
+    assert [each["x"] for each in learned["best"]] == [x for x in drawn if x >= 0.5][:3]
 
 
 def test_a_space_with_a_parameter_that_was_not_there_does_not_fit() -> None:

@@ -27,6 +27,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "no max_t, few": ({"num_samples": 100}, {}, "fifo", "gp"),
     "no max_t, conditional": ({"num_samples": 100, "space": SPACE}, {}, "fifo", "tpe"),
     "objectives": ({"max_t": 27}, {"objectives": 2}, "fifo", "tpe"),
+    "objectives, grid": ({"space": GRID}, {"objectives": 2}, "fifo", "grid"),
+    "objectives, qmc": ({}, {"objectives": 2, "searcher_given": True, "searcher": "qmc"}, "fifo", "tpe"),
     "grid": ({"max_t": 27, "space": GRID}, {}, "asha", "grid"),
     "grid, no max_t": ({"space": GRID}, {}, "fifo", "grid"),
     "nothing to search": ({"max_t": 27, "space": Space({"x": 1})}, {}, "fifo", "random"),
@@ -42,6 +44,7 @@ def test_what_it_chooses(options: dict[str, Any], more: dict[str, Any], schedule
     chosen, search, why = resolve(its, **more)
     assert (chosen.TYPE, search["type"]) == (scheduler, searcher)
     assert why.startswith(f"scheduler auto: {scheduler}")
+    assert "fifo with" not in why or "searcher_given" not in more
     assert "while trials" not in why or why.endswith(f"tpe while trials take less than {SHORT_S:g} s")
     chosen.setup(its)
     if "searcher_given" not in more:

@@ -16,6 +16,7 @@ from tuner.domain.states import TrialState
 from tuner.errors import SpecError
 from tuner.schedulers import HyperBandScheduler
 from tuner.schedulers.hyperband import shapes
+from tuner.schedulers.shared.rungs import reduction
 
 
 def test_brackets_are_those_of_the_paper() -> None:
@@ -77,6 +78,14 @@ def test_a_whole_band_spends_what_the_paper_says() -> None:
         (3, 27): 8, (3, 81): 2,
         (4, 81): 5,
     }  # fmt: skip
+
+
+def test_rounds_at_equal_levels_are_one_round() -> None:
+    (first, *_) = shapes(9, reduction(1.5))
+    assert (first.trials, first.levels) == (8, (1, 1, 2, 4, 6, 9))
+    feed = Feed(HyperBandScheduler(max_t=9, reduction_factor=1.5), context(num_samples=8))
+    reached = full_band(feed, lambda number, t: float(number))
+    assert reached == {(0, 1): 8, (0, 2): 3, (0, 4): 2, (0, 6): 1, (0, 9): 1}
 
 
 def test_survivors_are_rays() -> None:

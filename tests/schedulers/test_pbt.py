@@ -23,7 +23,7 @@ from tuner.domain.trial import KeptCheckpoint
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers import PB2, PopulationBasedTraining, from_json
-from tuner.schedulers.pbt.explore import Explorer, read_mutations
+from tuner.schedulers.pbt.explore import Explorer, mutations_to_json, read_mutations
 from tuner.search.constraints import read
 from tuner.space import Space, choice, loguniform, randint, uniform
 
@@ -350,6 +350,26 @@ def test_none_is_a_category_like_any_other() -> None:
         assert all("decay" not in how for _, how in found)
 
 
+@pytest.mark.parametrize("given", [[(32,), [64]], choice([(64,), [32]]), [2, 1]])
+def test_categories_that_are_no_scalars_are_given_as_they_are_or_by_index(given: Any) -> None:
+    space = Space({"layers": choice([[16], (32,), [64]])})
+    stored = json.loads(json.dumps(mutations_to_json(dict(read_mutations({"layers": given})))))
+    explore = Explorer(space, dict(read_mutations(stored)), 1.0, (1.2, 0.8), None)
+    drawn = [space.config(explore({"layers": 0}, random.Random(seed))[0])["layers"] for seed in range(20)]
+    assert sorted(set(map(tuple, drawn))) == [(32,), (64,)]
+
+
+def test_a_slash_in_the_name_of_a_parameter() -> None:
+    space = Space({"opt/lr": uniform(0, 1), "of": {"a/b": uniform(0, 1)}, "c": uniform(0, 1)})
+    for name, path in (("opt/lr", "opt~1lr"), ("opt~1lr", "opt~1lr"), ("of/a/b", "of/a~1b")):
+        explore = Explorer(space, dict(read_mutations({name: [0.25]})), 1.0, (1.2, 0.8), None)
+        begin = {"opt~1lr": 0.5, "of/a~1b": 0.5, "c": 0.5}
+        assert explore(begin, random.Random(0))[0] == {**begin, path: 0.25}
+        pb2 = PB2(hyperparam_bounds={name: [0, 0.5]})
+        pb2.setup(context(num_samples=4, space=space))
+        assert (pb2._numbers, list(pb2._high)) == ([path], [0.5])
+
+
 def test_a_new_branch_gets_its_parameters() -> None:
     explorer = Explorer(SPACE, {}, 1.0, (1.2, 0.8), None)
     donor = {"lr": 0.01, "width": 32, "depth": 2, "act": "relu", "opt": 0, "opt/0/momentum": 0.5}
@@ -410,6 +430,10 @@ def test_mutations_come_back_from_json() -> None:
             r"hyperparam_mutations.lrr: not in the search space; did you mean lr\?",
         ),
         ({"hyperparam_mutations": {"lr": [5.0]}}, "hyperparam_mutations.lr: 5.0 is outside"),
+        (
+            {"hyperparam_mutations": {"act": choice([dict, list])}},
+            r"mutations.act: .* Python objects .* indices, as in",
+        ),
         ({"hyperparam_mutations": {"lr": []}}, "hyperparam_mutations.lr: the list of values is empty"),
         (
             {"hyperparam_mutations": {"lr": 0.1}},
@@ -445,18 +469,6 @@ def test_what_is_to_change_needs_a_range_in_the_space(kind: type, path: str, say
     option = {"hyperparam_bounds": {path: [0, 1]}} if kind is PB2 else {"hyperparam_mutations": {path: uniform(0, 1)}}
     with pytest.raises(SpecError, match=says):
         kind(**option).setup(context(num_samples=4, space=space))
-
-
-def test_a_parameter_whose_name_has_a_slash_is_named_as_in_the_space() -> None:
-    """It had to be named as opt~1lr."""
-    space = Space.from_python({"opt/lr": uniform(0, 1), "opt": {"wd": uniform(0, 1)}})
-    explorer = Explorer(space, dict(read_mutations({"opt/lr": [0.25, 0.5], "opt/wd": [0.5]})), 1.0, (1.2, 0.8), None)
-    params, _ = explorer({"opt~1lr": 0.75, "opt/wd": 0.75}, random.Random(0))
-    assert params["opt~1lr"] in (0.25, 0.5)
-    assert params["opt/wd"] == 0.5
-    pb2 = PB2(hyperparam_bounds={"opt/lr": [0, 0.5]})
-    pb2.setup(context(num_samples=4, space=space))
-    assert (pb2._numbers, list(pb2._high)) == (["opt~1lr"], [0.5])
 
 
 def test_what_the_experiment_must_have() -> None:

@@ -551,7 +551,7 @@ def test_improvements_beyond_the_constraints_do_not_count() -> None:
     stopper = ExpectedImprovementStopper(0.01)
     fed = Fed(stopper, mode="max")
     fed.report(0, 1, 60.0, m=0.5)
-    fed.trials[0].feasible = False
+    fed.trials[0].feasible, fed.trials[0].feasible_now = True, False  # as the first report has satisfied them
     fed.report(0, 2, 120.0, m=0.9)
     assert stopper.state.score == [0.5]
     assert stopper.state.total == 120.0

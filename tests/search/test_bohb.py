@@ -133,6 +133,32 @@ def test_a_crash_counts_as_worse_than_all_others_at_the_budget_that_it_did_not_r
     assert [row for row in observed[3] if row[1] == 30] == [(math.inf, 30, failed.params)]
 
 
+def test_results_outside_the_constraints_are_learned_from_too() -> None:
+    def evaluate(config: dict[str, Any], checkpoint: Any) -> Iterator[tuner.Step]:
+        for step in range((checkpoint or 0) + 1, 10):
+            yield tuner.Step({"loss": config["x"] / step, "size": config["x"]}, checkpoint=step)
+
+    searcher = BOHBSearch(constraints={"size": {"min": 0.5}})
+    found = tuner.simulate(
+        evaluate,
+        {"x": uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        max_t=9,
+        num_samples=9,
+        scheduler="hyperband",
+        search_alg=searcher,
+    )
+    trials = Population()
+    for trial in found.trials:
+        trials.add(trial)
+    observed = searcher._observations(trials)[1]
+    assert [number for _, number, _ in observed] == list(range(9))
+    ranked = [params["x"] >= 0.5 for params in searcher._ranked(observed, trials)]
+    assert ranked == sorted(ranked, reverse=True)
+    assert {True, False} == set(ranked)
+
+
 def test_a_parameter_that_no_good_result_has_gets_random_values() -> None:
     points = np.column_stack([np.linspace(0, 1, 50), np.full((50, 2), math.nan)])
     found = _imputed(points, np.array([0, 0, 3]), np.random.default_rng(0))

@@ -24,8 +24,9 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
-from tuner.search import DefineByRunSearch, TPESearch, from_json
+from tuner.search import DefineByRunSearch, GPSearch, TPESearch, from_json
 from tuner.search.base import SearcherContext, Suggestion
+from tuner.search.optuna_samplers.study import quiet
 from tuner.space import Space
 
 Asked = Callable[[str, BaseDistribution], Any]
@@ -254,6 +255,22 @@ def test_a_study_warms_up_our_own_searchers_too() -> None:
     assert [set(r["params"]) for r in TPESearch(warm_start=earlier).warm_start] == [{"x"}] * 3  # type: ignore[arg-type]
     earlier.optimize(lambda trial: math.copysign(math.inf, trial.suggest_float("x", -5, 5)), n_trials=2)
     assert len(TPESearch(warm_start=earlier).warm_start) == 3, "an infinite value is no result"  # type: ignore[arg-type]
+    assert len(DefineByRunSearch("tpe", warm_start=earlier).warm_start) == 3
+
+
+def test_results_for_parameters_that_are_not_declared_are_refused_unless_they_have_distributions() -> None:
+    searcher = DefineByRunSearch(TPESearch(warm_start=[({"x": 1.0}, 0.5)]))
+    with pytest.raises(
+        SpecError, match=r"search.search.warm_start: .* pass DefineByRunSearch\('tpe', warm_start=study\)"
+    ):
+        searcher.setup(task())
+    searcher.setup(task({"x": tuner.uniform(-5, 5)}))
+
+
+def test_the_options_of_the_given_searcher_hold() -> None:
+    with quiet():
+        found: Any = DefineByRunSearch(GPSearch(n_startup_trials=3, deterministic_objective=True))._sampler(1)
+    assert (found._n_startup_trials, found._deterministic) == (3, True)
 
 
 @pytest.mark.parametrize("search", ["grid", "qmc", "cmaes", "nsgaii"])

@@ -19,7 +19,7 @@ from scipy.stats import qmc
 from tests.search.driving import CONDITIONAL, FLAT, ONE, TWO, Drive, hill, make, task
 from tuner.domain.experiment import Objective
 from tuner.domain.states import TrialState
-from tuner.domain.trial import Population, Trial
+from tuner.domain.trial import Population, ScoredReport, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, OptunaSearch, RandomSearch, TPESearch, from_argument, from_json, known_space
 from tuner.search.base import SearcherContext
@@ -249,11 +249,13 @@ def test_a_paused_trial_that_goes_on_is_looked_at_again() -> None:
 
 
 def test_scope_decides_which_value_is_told() -> None:
-    for scope, expected in (("all", 0.9), ("last", 0.4)):
+    within = ScoredReport(0.6, 1, 1)
+    for scope, feasible_best, expected in (("all", None, 0.9), ("last", None, 0.4), ("all", within, 0.6)):
         of = task(FLAT, scope=scope)
         searcher = make({"type": "tpe"}, of)
         trials = Population()
-        trials.add(Trial(0, FLAT.sample(random.Random(0)), best_value=0.9, last_value=0.4))
+        drawn = FLAT.sample(random.Random(0))
+        trials.add(Trial(0, drawn, best_value=0.9, last_value=0.4, feasible_best=feasible_best))
         trials.move(0, TrialState.RUNNING)
         trials.move(0, TrialState.COMPLETED)
         searcher.suggest(1, trials)
@@ -485,7 +487,7 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": "tpe", "n_startup_trials": True}, "/search/n_startup_trials", "expected an integer"),
         ({"type": "tpe", "multivariate": 1}, "/search/multivariate", "true or false"),
         ({"type": "cmaes", "sigma0": 0}, "/search/sigma0", "above 0"),
-        ({"type": "cmaes", "constraints": {}}, "/search/constraints", "unknown option"),
+        ({"type": "cmaes", "constraints": {}}, "/search/constraints", "cmaes takes no constraints; random, grid,"),
         ({"type": "cmaes", "lr_adapt": True, "use_separable_cma": True}, "/search/lr_adapt", "cannot be combined"),
         ({"type": "nsgaii", "crossover_prob": 2}, "/search/crossover_prob", "from 0 to 1"),
         ({"type": "tpe", "constraints": {"a": {"mx": 1}}}, "/search/constraints/a/mx", "did you mean max?"),

@@ -6,14 +6,16 @@ deletion of an earlier experiment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain.experiment import Objective
-from tuner.driver.recording import RecordedTrial, Recording
-from tuner.errors import SpecError
+from tuner.driver.recording import Recording
+from tuner.search.constraints import Constraint
 from tuner.space import Space
+from tuner.space.revisions import Revisions
 
 if TYPE_CHECKING:
     from tuner.schedulers.freeze_thaw.model.earlier import EarlierTrial
@@ -33,12 +35,14 @@ class EarlierExperiment:
         objective: the experiment's first objective.
         space: the experiment's search space.
         recording: the experiment's trials, with configurations in `space`.
+        constraints: the constraints of the experiment.
     """
 
     name: str
     objective: Objective
     space: Space
     recording: Recording
+    constraints: Sequence[Constraint] = ()
 
 
 def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
             "portfolio": [],
             "notes": ["a search over a grid or an empty space cannot learn from earlier experiments"],
         }
-    from tuner.schedulers.freeze_thaw.model.earlier import portfolio, surrogate  # loads scipy
+    from tuner.schedulers.freeze_thaw.model.earlier import best_score, portfolio, surrogate  # loads scipy
     from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 
     cube = Cube(space)
@@ -77,7 +81,7 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
             )
             notes.append(f"did not learn from {earlier.name}: {why}")
             continue
-        order = sorted(trials, key=lambda trial: max(trial.scores), reverse=True)
+        order = sorted(trials, key=best_score, reverse=True)
         kept.append(trials)
         models.append(model)
         found.append(
@@ -104,32 +108,26 @@ def learn(space: Space, experiments: Sequence[EarlierExperiment]) -> dict[str, A
 def mapped(space: Space, earlier: EarlierExperiment) -> list[EarlierTrial]:
     """Return an earlier experiment's trials that have reports and whose configurations fit `space`.
 
-    Parameters are matched by their paths, and categories by their values. Parameters that only the earlier space has
-    are ignored. Trials that lack a parameter of this space, or have a value outside its range, are left out.
+    Parameters are matched by their paths, and categories by their values; branches and objects, by their labels. Parameters that
+    only the earlier space has are ignored. Trials that lack a parameter of this space, or have a value outside its range, are
+    left out. A report that violates the constraints of the earlier experiment is as bad as one that is not finite.
     """
     from tuner.schedulers.freeze_thaw.model.earlier import EarlierTrial  # loads scipy
 
+    revisions, metric = Revisions([earlier.space, space]), earlier.objective.metric
     found = []
     for trial in earlier.recording.trials.values():
-        params = _params(space, earlier.space, trial)
-        metric = earlier.objective.metric
-        scores = [
-            earlier.objective.score(report.metrics[metric]) for report in trial.reports if metric in report.metrics
-        ]
+        params = revisions.inside(trial.params, 0)
+        newest: dict[str, float] = {}
+        scores = []
+        for report in trial.reports:
+            newest |= report.metrics
+            if metric in report.metrics:
+                inside = all(constraint.excess(newest) <= 0 for constraint in earlier.constraints)
+                scores.append(earlier.objective.score(newest[metric]) if inside else -math.inf)
         if params is not None and scores:
             found.append(EarlierTrial(params, tuple(scores)))
     return found
-
-
-def _params(space: Space, theirs: Space, trial: RecordedTrial) -> dict[str, Any] | None:
-    values = theirs.readable(trial.params)
-    given = {path: values[path] for path in values if path in space}
-    try:
-        params = space.check(given)
-    except SpecError:
-        return None
-    needed = (p.path for p, on in zip(space.parameters, space.active(params), strict=True) if on)
-    return params if all(path in params for path in needed) else None
 
 
 def may_fit(space: Space, theirs: Space) -> bool:

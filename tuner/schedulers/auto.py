@@ -54,11 +54,11 @@ def _choice(
 ) -> tuple[str, dict[str, Any], str]:
     space, samples, end = context.space, context.num_samples, context.max_t
     if objectives > 1:
-        return (
-            "fifo",
-            {"type": "tpe"},
-            f"fifo with tpe, since early stopping supports only one objective and there are {objectives}",
+        kind = "grid" if space.has_grid else "tpe"
+        because = (
+            f"there are {objectives} objectives; of the schedulers that stop trials early, only moasha supports several"
         )
+        return "fifo", {"type": kind}, f"fifo{'' if given else f' with {kind}'}, since {because}"
     if space.has_grid and not given:
         if end is None:
             return "fifo", {"type": "grid"}, "fifo over the grid, since early stopping needs max_t"

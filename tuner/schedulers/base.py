@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tuner.domain.decisions import Decision, Exploit, Resume, Start
-from tuner.domain.experiment import Objective
+from tuner.domain.experiment import Objective, Scope
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.errors import SpecError
@@ -63,7 +63,7 @@ class SchedulerContext:
     slots: int | None = None  # max_concurrent_trials, if it is known
     checkpoints: bool = True  # False if the trainable is known to save no checkpoints
     time_budget_s: float | None = None  # seconds of running time, if the experiment has such a limit
-    scope: str = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
+    scope: Scope = "all"  # which of a trial's values counts: "all" for the best one, "last" for the last one
     budget: float | None = None  # limit on the training of all trials together, in full trainings; None: no limit
     given_points: int = 0  # number of points_to_evaluate; the searcher suggests them first
     objectives: tuple[Objective, ...] = ()  # all objectives; empty if there is only `objective`

@@ -42,6 +42,10 @@ class Shape:
     trials: int
     levels: tuple[float, ...]
 
+    def following(self, round: int) -> int:
+        """Return the next round. Rounds at equal levels, which occur if eta is below 2, are one round."""
+        return next(later for later, level in enumerate(self.levels) if level > self.levels[round])
+
     def left(self, trials: int, rounds: int, eta: int | Fraction) -> int:
         """Return how many of `trials` are left after this many rounds: floor(n / eta^rounds), and at least one."""
         return max(1, int(trials // Fraction(eta) ** rounds))
@@ -196,7 +200,8 @@ class HyperBandScheduler(Scheduler):
             return
         shape = self._shapes[bracket.shape]
         ranked = sorted(bracket.arrived.items(), key=lambda item: -item[1])
-        keep = min(shape.left(bracket.size, bracket.round + 1, self._eta), len(ranked))
+        following = shape.following(bracket.round)
+        keep = min(shape.left(bracket.size, following, self._eta), len(ranked))
         cut, size, objective = ranked[keep - 1][1], len(ranked), self.context.objective
         where = time_in_words(self.context.time_attr, self._level(bracket))
         for rank, (trial, score) in enumerate(ranked, 1):
@@ -208,7 +213,7 @@ class HyperBandScheduler(Scheduler):
                     f"stopped at {where}: {below_the_cut(objective, score, cut, rank, size, keep)}"
                 )
         bracket.arrived = {}
-        bracket.round += 1
+        bracket.round = following
         self.state.ready[home] = None
 
     def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
@@ -249,7 +254,8 @@ class HyperBandScheduler(Scheduler):
         best = max(bracket.arrived, key=lambda trial: bracket.arrived[trial])
         if not can_resume(trials[best]):
             return None
-        keep = self._shapes[bracket.shape].left(bracket.members, bracket.round + 1, self._eta)
+        shape = self._shapes[bracket.shape]
+        keep = shape.left(bracket.members, shape.following(bracket.round), self._eta)
         where = time_in_words(self.context.time_attr, self._level(bracket))
         reason = (
             f"resumed from {where}: the best of {counted(len(bracket.arrived), 'trial')}, of which {keep} "

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import SpecError
-from tuner.options import build, pick
+from tuner.options import build, option_names, pick
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.space.words import show
 
@@ -120,7 +120,11 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
-    return build(_class_of(*REGISTRY[kind]), options, pointer)
+    made = _class_of(*REGISTRY[kind])
+    if "constraints" in options and "constraints" not in option_names(made):
+        message = f"{kind} takes no constraints; random, grid, qmc, bohb, tpe, gp and nsgaii do"
+        raise SpecError(message, f"{pointer}/constraints")
+    return build(made, options, pointer)
 
 
 @functools.cache

@@ -117,6 +117,8 @@ class BOHBSearch(Proposer):
             for budget in budgets:
                 if budget in trial.values:
                     loss = -objective.score(trial.values[budget])
+                elif trial.feasible_now is False and budget <= trial.iteration and trial.last_value is not None:
+                    loss = -objective.score(trial.last_value)  # `values` has no reports that violate the constraints
                 elif _crashed(trial) and budget >= trial.iteration:
                     loss = math.inf
                 else:

@@ -78,6 +78,12 @@ def test_experiments_that_teach_nothing_are_not_called_missing(
     assert last == "nothing was learned from any of them, so warm_start has no effect"
 
 
+def test_results_outside_the_constraints_of_the_earlier_one_are_not_good(sqlite_store: Store) -> None:
+    searched(sqlite_store, "old", resolved={"constraints": {"loss": {"min": 100}}})
+    found = with_earlier(sqlite_store, spec_of("new", warm_start="auto"))
+    assert names(found) == []
+
+
 def test_it_says_that_nothing_was_learned_if_no_earlier_one_helps(sqlite_store: Store) -> None:
     narrow = Space.from_python({"x": tuner.uniform(2, 3), "width": tuner.choice([16, 32, 64])})
     searched(sqlite_store, "old")

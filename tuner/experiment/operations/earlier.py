@@ -15,6 +15,7 @@ from tuner.driver.earlier import FEWEST, EarlierExperiment, learn, may_fit
 from tuner.driver.recording import recording, within
 from tuner.errors import Conflict, NotFound, SpecError
 from tuner.names import did_you_mean
+from tuner.search import constraints
 from tuner.space import Space
 from tuner.space.revisions import Revisions
 from tuner.store import ExperimentRecord, ProjectSettings, Store
@@ -161,7 +162,8 @@ def _learned(store: Store, space: Space, found: Found, said: Sequence[str] = ())
         label = (
             record.name if sum(r.name == record.name for r, _ in found) == 1 else f"{record.name} ({record.public_id})"
         )
-        experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded))
+        limits = constraints.read(record.spec.resolved.get("constraints"))
+        experiments.append(EarlierExperiment(label, record.spec.objective, theirs, recorded, limits))
     learned = learn(space, experiments)
     notes = [*said, *learned["notes"], *notes]
     if not learned["experiments"]:

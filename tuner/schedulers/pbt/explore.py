@@ -14,6 +14,7 @@ from tuner.schedulers.functions import function_name, import_function
 from tuner.schedulers.shared.wording import shown
 from tuner.space import Parameter, Space, choice
 from tuner.space.resolve import seeded
+from tuner.space.values import same
 from tuner.space.words import show, unescape
 
 AT = "hyperparam_mutations"
@@ -69,6 +70,9 @@ def _domain(path: str, value: Any, json: bool = False) -> Mapping[str, Any]:
     space = _space(path, value, json)
     if not len(space):
         raise SpecError(f"expected a list of values, a domain or a function, got {value!r}", f"/{AT}/{path}")
+    if not json and space.blob() is not None:
+        message = "categories that are Python objects are named by their indices, as in [0, 1]"
+        raise SpecError(message, f"/{AT}/{path}")
     domain: Mapping[str, Any] = space.to_json()["it"]
     return domain
 
@@ -184,11 +188,11 @@ class Explorer:
         return source.perturb(value, factor), f"× {shown(factor)}"
 
 
-def path_of(space: Space, named: str) -> str:
-    """Return the path of the parameter that an option names by its path or, if there is none, by a name with slashes."""
-    if named in space:
-        return named
-    return next((p.path for p in space.parameters if unescape(p.path) == named), named)
+def path_of(space: Space, name: str) -> str:
+    """Return the path of the parameter that a user has named: by its path or, if there is none, by a name with slashes."""
+    if name in space:
+        return name
+    return next((parameter.path for parameter in space.parameters if unescape(parameter.path) == name), name)
 
 
 def missing(space: Space, path: str, known: Sequence[str]) -> str:
@@ -204,26 +208,47 @@ def missing(space: Space, path: str, known: Sequence[str]) -> str:
     return f"not in the search space{nearest(path, known)}{more}"
 
 
-def _move(space: Space, named: str, mutation: Mutation) -> _Move:
-    path = path_of(space, named)
+def _move(space: Space, name: str, mutation: Mutation) -> _Move:
+    path, at = path_of(space, name), f"/scheduler/{AT}/{name}"
     if path not in space:
         known = [parameter.path for parameter in space.parameters]
-        raise SpecError(missing(space, path, known), f"/scheduler/{AT}/{path}")
+        raise SpecError(missing(space, path, known), at)
     target = space[path]
     if mutation.values is not None:
-        outside = [value for value in mutation.values if not target.contains(value)]
-        if outside:
-            raise SpecError(f"{outside[0]!r} is outside the parameter's domain", f"/scheduler/{AT}/{path}")
-        values = [target.normal_form(value) for value in mutation.values]
-        return _Move(target, Space({"it": choice(values, ordered=True)})["it"])
+        return _Move(target, _choice_of(target, mutation.values, True, at))
     if mutation.domain is not None:
         source = Space.from_json({"it": mutation.domain})["it"]
-        if source.kind == "choice" and not all(target.contains(source.at(i)) for i in range(len(source.categories))):
-            raise SpecError("some values are outside the parameter's domain", f"/scheduler/{AT}/{path}")
-        if (source.kind == "choice") != (target.kind == "choice") and source.kind != "choice":
-            raise SpecError("a range of numbers does not fit a parameter that is a choice", f"/scheduler/{AT}/{path}")
+        if source.kind == "choice":
+            same_choice = not target.plain and source.categories == target.categories
+            return _Move(target, source if same_choice else _choice_of(target, source.categories, source.ordered, at))
+        if target.kind == "choice":
+            raise SpecError("a range of numbers does not fit a parameter that is a choice", at)
         return _Move(target, source)
     return _Move(target, None, mutation.function)
+
+
+def _choice_of(target: Parameter, given: Sequence[Any], ordered: bool, at: str) -> Parameter:
+    """Return a choice among those values of a parameter that a user has given. Raise SpecError if it cannot have one of them.
+
+    A category that is no JSON scalar may be given as it is or, as in the params of a trial, by its index.
+    """
+    values = []
+    for value in given:
+        index = next((i for i, own in enumerate(target.categories) if same(_as_json(own), _as_json(value))), None)
+        if index is not None and not target.plain:
+            values.append(index)
+        elif target.contains(value):
+            values.append(target.normal_form(value))
+        else:
+            raise SpecError(f"{value!r} is outside the parameter's domain", at)
+    return Space({"it": choice(values, ordered=ordered)})["it"]
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value with its tuples as lists, as they are in a stored option."""
+    if isinstance(value, Mapping):
+        return {name: _as_json(part) for name, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _inside(parameter: Parameter, value: Any, fallback: Any) -> Any:

@@ -101,20 +101,22 @@ class PB2(PopulationBasedTraining):
         super().setup(context)
         space = context.space
         known = [p.path for p in space.parameters if p.kind != "choice"]
-        given = {path_of(space, named): bounds for named, bounds in (self.hyperparam_bounds or {}).items()}
-        for path, bounds in given.items():
+        given = {}
+        for name, bounds in (self.hyperparam_bounds or {}).items():
+            path = path_of(space, name)
             if path not in known:
                 is_choice = "a choice, and the bandit changes only numbers"
-                raise SpecError(is_choice if path in space else missing(space, path, known), f"/scheduler/{AT}/{path}")
+                raise SpecError(is_choice if path in space else missing(space, path, known), f"/scheduler/{AT}/{name}")
             outside = [value for value in bounds if _beyond(space[path], value)]
             if outside:
-                raise SpecError(f"{outside[0]!r} is outside the parameter's domain", f"/scheduler/{AT}/{path}")
+                raise SpecError(f"{outside[0]!r} is outside the parameter's domain", f"/scheduler/{AT}/{name}")
+            given[path] = bounds
         self._numbers = [path for path in known if self.hyperparam_bounds is None or path in given]
         if not self._numbers:
             raise SpecError("pb2 changes numbers, and this space has none: use pbt", "/scheduler/type")
         self._low, self._high = np.zeros(len(self._numbers)), np.ones(len(self._numbers))
         for column, path in enumerate(self._numbers):
-            if self.hyperparam_bounds is not None:
+            if path in given:
                 low, high = given[path]
                 self._low[column], self._high[column] = space[path].unit(low), space[path].unit(high)
 

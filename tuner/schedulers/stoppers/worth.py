@@ -54,7 +54,7 @@ class ExpectedImprovementStopper(Stopper):
         trial = trials[fact.trial]
         state.total += max(trial.running_s - state.trained.get(fact.trial, 0.0), 0.0)
         state.trained[fact.trial] = trial.running_s
-        if trial.feasible is not False and (not state.score or fact.score > state.score[-1]):
+        if trial.feasible_now is not False and (not state.score or fact.score > state.score[-1]):
             state.work.append(state.total)
             state.score.append(fact.score)
 

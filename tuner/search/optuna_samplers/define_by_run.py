@@ -18,7 +18,7 @@ from optuna.distributions import (
     distribution_to_json,
     json_to_distribution,
 )
-from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState as OptunaState
 
 from tuner.domain.keys import keyed_seed
@@ -30,6 +30,7 @@ from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
 from tuner.search.optuna_samplers.study import DISTRIBUTIONS, Mirror, contains, quiet
 from tuner.space import Space
+from tuner.space.values import is_number
 from tuner.space.words import show
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class DefineByRunSearch(Searcher):
         if self._known:
             self.search.setup(context)
             points = ()
+        elif getattr(self.search, "warm_start", ()):
+            message = (
+                f"{self.search.TYPE} cannot use these results, since the space does not declare the parameters: pass "
+                f"DefineByRunSearch({self.search.TYPE!r}, warm_start=study), or declare them"
+            )
+            raise SpecError(message, "/search/search/warm_start")
         elif isinstance(self.search, OptunaSearch) and self.search.sampler_name == GridSampler.__name__:
             message = (
                 "GridSampler cannot draw parameters one at a time; declare them in the space of tuner.run, such as "
@@ -159,16 +166,15 @@ class DefineByRunSearch(Searcher):
         return dict(sampler.sample_relative(study, frozen, space)) if space else {}
 
     def _sampler(self, seed: int) -> BaseSampler:
-        inner, seed = self.search, seed % 2**32
-        match inner.TYPE:
+        options: Any = self.search
+        seed %= 2**32
+        match options.TYPE:
             case "random":
                 return RandomSampler(seed=seed)
             case "gp":
-                return GPSampler(seed=seed)
+                return options.sampler(seed)  # type: ignore[no-any-return]
             case "optuna":
-                assert isinstance(inner, OptunaSearch)
-                return inner.seeded(seed, self.context.seed)
-        options: Any = inner
+                return options.seeded(seed, self.context.seed)  # type: ignore[no-any-return]
         return TPESampler(
             seed=seed,
             n_startup_trials=options.n_startup_trials,
@@ -237,7 +243,7 @@ class _Study(Mirror):
 
 
 def records_of(study: optuna.Study) -> list[dict[str, Any]]:
-    """Return the finished trials of a study in the form that `warm_start` takes."""
+    """Return the finished trials of a study, without those with an infinite value, in the form that `warm_start` takes."""
     return [
         {
             "params": dict(trial.params),
@@ -245,6 +251,7 @@ def records_of(study: optuna.Study) -> list[dict[str, Any]]:
             "values": list(trial.values),
         }
         for trial in study.get_trials(deepcopy=False, states=(OptunaState.COMPLETE,))
+        if all(map(is_number, trial.values))
     ]
 
 

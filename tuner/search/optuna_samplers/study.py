@@ -282,7 +282,8 @@ class Mirror(Cache):
     def _values(self, trial: Trial) -> list[float] | None:
         """Return the trial's best or last value, depending on the scope. With several objectives, return its last values."""
         if len(self._objectives) == 1:
-            value = trial.best_value if self._scope == "all" else trial.last_value
+            mark = trial.mark("all")  # the best report within the constraints, if there is one
+            value = trial.last_value if self._scope == "last" else None if mark is None else mark.value
             return [value] if value is not None and math.isfinite(value) else None
         values = [trial.last.get(o.metric) for o in self._objectives]
         return [v for v in values if v is not None] if all(is_finite(v) for v in values) else None

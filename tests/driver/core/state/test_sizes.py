@@ -90,10 +90,11 @@ def test_a_trial_does_not_grow_once_the_search_ends() -> None:
 
 
 def test_what_is_freed_is_distributed_evenly_or_goes_to_the_top() -> None:
-    for policy, wanted in (("even", [2, 2]), ("top", [1, 3])):
-        made = started(bench(num_samples=4, scaling={"resources_allocation": policy}))
+    search = {"type": "random", "constraints": {"size": {"max": 5}}}
+    for policy, size, wanted in (("even", 1, [2, 2]), ("top", 1, [1, 3]), ("top", 9, [3, 1])):
+        made = started(bench(num_samples=4, scaling={"resources_allocation": policy}, search=search))
         for number in (0, 1):
-            made.reported(number, loss=1.0 - number)
+            made.reported(number, loss=1.0 - number, size=number * size)
         for number in (2, 3):
             made.command("stop", number)
             made.ended(number)
@@ -105,7 +106,7 @@ def test_what_is_freed_is_distributed_evenly_or_goes_to_the_top() -> None:
             if made.core.trials[number].segments[-1].leaving:
                 made.ended(number)
                 made.started(number)
-        assert sizes(made)[:2] == wanted, policy
+        assert sizes(made)[:2] == wanted, (policy, size)
 
 
 def test_workers_into_which_a_trial_will_grow_are_not_given_to_another_one() -> None:

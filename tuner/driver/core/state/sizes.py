@@ -6,6 +6,7 @@ import math
 
 from tuner.domain.experiment import Objective, Scaling
 from tuner.domain.trial import Population, Segment, Trial
+from tuner.driver.core.state.leaderboard import Leaderboard
 from tuner.driver.core.state.segments import Segments
 
 LEAST_REPORTS = 2
@@ -25,10 +26,17 @@ class Sizes:
             first, and learned from resizes.
     """
 
-    def __init__(self, scaling: Scaling, objective: Objective, trials: Population, segments: Segments) -> None:
+    def __init__(
+        self,
+        scaling: Scaling,
+        objective: Objective,
+        trials: Population,
+        segments: Segments,
+        leaderboard: Leaderboard,
+    ) -> None:
         self.least, self.most = scaling.num_workers, scaling.most_workers
         self._top = scaling.resources_allocation == "top"
-        self._objective, self._trials, self._segments = objective, trials, segments
+        self._objective, self._trials, self._segments, self._leaderboard = objective, trials, segments, leaderboard
         self.held: int | None = None
         self.granted: int | None = None
         self.restart_s = 0.0
@@ -139,8 +147,8 @@ class Sizes:
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         """Return a key that is larger for better trials, and for earlier ones if they are equally good."""
-        value = trial.best_value
-        return -math.inf if value is None else self._objective.score(value), -trial.number
+        mark = self._leaderboard.of(trial)
+        return -math.inf if mark is None else self._objective.score(mark.value), -trial.number
 
     def _plan(self, number: int) -> int:
         """Return how many ranks a trial's planned segment should have.

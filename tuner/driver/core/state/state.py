@@ -115,7 +115,7 @@ class State:
         self.outlook = Outlook(spec)
         self.progress = Progress(spec, self.leaderboard, self.checkpoints, self.outlook)
         self.segments = Segments(self.trials, self.checkpoints, self.progress.start_time, spec.scaling.num_workers)
-        self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments)
+        self.sizes = Sizes(spec.scaling, spec.objective, self.trials, self.segments, self.leaderboard)
         self.waiting_exploits: dict[int, d.Exploit] = {}  # trial -> the exploit that waits for its donor's checkpoint
         # Metrics that `stop` uses and that were never reported.
         self.used_by_stop = stopper.metrics() if stopper is not None else frozenset()

@@ -108,7 +108,8 @@ class Budget:
         return leader if leader in finishing or len(finishing) < FINISH_TRIES else None
 
     def _value(self, trial: Trial) -> float | None:
-        return trial.last_value if self._context.scope == "last" else trial.best_value
+        mark = trial.mark(self._context.scope)
+        return None if mark is None else mark.value
 
     def _remaining(self, trial: Trial) -> float:
         """Return the training that the trial still needs to reach max_t, including the training that it must repeat."""

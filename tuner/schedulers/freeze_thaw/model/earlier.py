@@ -198,14 +198,15 @@ def _chosen(trials: Sequence[EarlierTrial]) -> list[EarlierTrial]:
     known = [trial for trial in trials if trial.scores]
     if len(known) <= MOST_TRIALS:
         return known
-    order = sorted(range(len(known)), key=lambda i: -_best(known[i]))
+    order = sorted(range(len(known)), key=lambda i: -best_score(known[i]))
     half = MOST_TRIALS // 2
     rest = sorted(order[half:])
     spread = [rest[at * len(rest) // half] for at in range(half)]
     return [known[i] for i in sorted({*order[:half], *spread})]
 
 
-def _best(trial: EarlierTrial) -> float:
+def best_score(trial: EarlierTrial) -> float:
+    """Return the best finite score of a trial; -inf if it has none."""
     return max((score for score in trial.scores if math.isfinite(score)), default=-math.inf)
 
 
@@ -225,7 +226,9 @@ def portfolio(
     Each configuration is chosen so that, together with those before it, it comes as close as possible to the best expected
     score of every experiment.
     """
-    best = [sorted((t for t in trials if t.scores), key=_best, reverse=True)[:CANDIDATES] for trials in experiments]
+    best = [
+        sorted((t for t in trials if t.scores), key=best_score, reverse=True)[:CANDIDATES] for trials in experiments
+    ]
     candidates = [trial.params for trials in best for trial in trials]
     if not candidates:
         return []
