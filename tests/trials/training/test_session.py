@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -133,6 +134,31 @@ def test_directories_are_always_taken(tmp_path: Path) -> None:
     running.report({"a": 1}, checkpoint=tmp_path)
     running.report({"a": 1})
     assert shelf.taken == [(1, False)]
+
+
+def test_a_report_whose_checkpoint_could_not_be_taken_was_not_made(tmp_path: Path) -> None:
+    """The driver asked for the missing report, which the rank no longer had. Each retry of the trial failed like that."""
+    running, memory, shelf = make(first_milestone=None)
+    take = shelf.take
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no such directory")
+
+    for number in range(1, 5):
+        shelf.take = fail if number in (2, 3) else take  # type: ignore[method-assign, assignment]
+        with pytest.raises(OSError) if number in (2, 3) else contextlib.nullcontext():
+            running.report({"loss": number}, checkpoint=tmp_path)
+    running._peers = SimpleNamespace()  # type: ignore[assignment]
+    shelf.take = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(OSError):
+        running.report({"loss": 5}, checkpoint=tmp_path)
+    running.report({"loss": 6})
+    assert [(m.report_no, m.metrics["loss"], m.waits) for m in memory.sent] == [
+        (1, 1, False),
+        (2, 4, False),
+        (3, 6, False),
+    ]
+    assert shelf.through == [3], "rank 0 is told that this rank has no part of report 3"
 
 
 def test_a_pause_saves_what_the_callable_has() -> None:

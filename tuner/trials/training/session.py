@@ -283,7 +283,12 @@ class Session:
 
         if callable(checkpoint):
             self._offered, self._offers_every = number, number - self._offered
-        info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
+        try:
+            info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
+        except BaseException:  # training code may catch the error, and the driver must not miss a report
+            with self._gate:
+                self._count = number - 1
+            raise
         if not milestone:
             self._through_with(number)
             if self._reports is not None:
@@ -402,8 +407,8 @@ class Session:
             self._pending = source
             return None
         self._pending = None
-        self._saved_at = number
         info = self._saver.take(source, number, self.context.start_iteration + number, at_end=at_end)
+        self._saved_at = number
         if info is not None and info.bytes == 0 and not self._told_of_empty:
             self._told_of_empty = True
             self._warn(
