@@ -70,6 +70,22 @@ async def ask(self, request):
 Leases.ask = ask
 """
 
+UPLOADS = """
+from tuner.agents.worker import Agent
+
+end_upload, stop = Agent._end_upload, Agent.stop
+
+async def say_before(self, running, info):
+    print("uploads", flush=True)
+    await end_upload(self, running, info)
+
+async def say_after(self):
+    await stop(self)
+    print("was told to end", flush=True)
+
+Agent._end_upload, Agent.stop = say_before, say_after
+"""
+
 REFUSES = """
 from tuner.agents import worker
 from tuner.errors import SpecError
@@ -225,6 +241,28 @@ def test_an_agent_completes_its_uploads_before_it_ends_a_trial(
     name = service.create(space=SPACE, num_samples=1, max_t=2)
     command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri)
     output, _ = start(started, command, tmp_path).communicate(timeout=120)
+    [trial] = service.trials(name)
+    assert trial["checkpoint"] is not None, output
+    assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
+
+
+def test_an_agent_that_is_told_to_end_completes_the_upload_of_a_trial_that_has_ended(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service, storage = sqlite_service, SlowStorage(tmp_path / "slow")
+    storage.hold()
+    installs = "def train(config):\n    from tests import slow_storage\n    slow_storage.install()"
+    (tmp_path / "job.py").write_text(TRAIN.replace("def train(config):", installs))
+    name = service.create(space=SPACE, num_samples=1, max_t=2)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri, before=UPLOADS)
+    process = start(started, command, tmp_path)
+    said = iter(process.stdout)
+    assert "uploads\n" in said
+    process.send_signal(signal.SIGTERM)
+    assert "was told to end\n" in said
+    storage.let_go()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     [trial] = service.trials(name)
     assert trial["checkpoint"] is not None, output
     assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
