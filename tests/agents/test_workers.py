@@ -43,6 +43,9 @@ def train(config):
             json.dump({"epoch": epoch}, open(os.path.join(folder, "state.json"), "w"))
         tuner.report({"loss": config["lr"] + 1 / epoch}, checkpoint=save)
 
+def tells_threads(config):
+    tuner.report({"loss": float(os.environ["OMP_NUM_THREADS"])})
+
 def silent(config):
     pass
 
@@ -187,6 +190,26 @@ GroupManager.reported = lambda self, segment_id: print("a report of", segment_id
     command = agent(service.url, "--experiment", name, "job.py:train", before=noting)
     output, _ = start(started, command, tmp_path).communicate(timeout=60)
     assert "a report of seg_" in output
+
+
+@pytest.mark.parametrize("given", [None, "5"])
+def test_a_trial_has_the_threads_of_the_agents_machine_unless_the_user_has_set_a_number(
+    sqlite_service: AgentService,
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+) -> None:
+    """Each trial computed with one thread."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    more = {} if given is None else {"OMP_NUM_THREADS": given}
+    has_cpus = "from tuner.agents import worker\nworker.cpus_here = lambda: 7"
+    command = agent(service.url, "--experiment", name, "job.py:tells_threads", "--parallel", "2", before=has_cpus)
+    output, _ = start(started, command, tmp_path, **more).communicate(timeout=60)
+    assert service.trials(name)[0]["best_value"] == float(given or 3), output
 
 
 def test_an_agent_is_killed_and_another_goes_on(

@@ -24,6 +24,7 @@ from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verd
 from tuner.errors import CheckpointError, Gone, NotFound, ServiceError, SpecError, TunerError
 from tuner.names import printable
 from tuner.trials.checkpoints.storage import is_local, join, place
+from tuner.trials.groups.pools.cpus import cpus_here
 from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
 from tuner.trials.groups.segments.manager import GroupManager
@@ -260,7 +261,13 @@ class Agent:
             checkpoint_every=lease["checkpoint_every"],
             milestone_checkpoints=lease["checkpoint_at_milestones"],
             metric=lease["metric"],
+            env={} if by_script else self._threads(),  # the command may start several processes, as torchrun does
         )
+
+    def _threads(self) -> dict[str, str]:
+        """Return the variable by which a function uses its share of this machine's CPUs, unless the user has set a number."""
+        name, each = "OMP_NUM_THREADS", max(1, cpus_here() // self._work.parallel)
+        return {} if name in os.environ else {name: str(each)}
 
     def _code(self, lease: Assignment) -> CodeRef:
         """Return the training function of a trial. The function is created only once for each objective."""
