@@ -195,6 +195,7 @@ class Session:
         self.warning = ""  # messages about likely mistakes
         self._told_of_empty = False
         self._checkpoint, self._took_checkpoint = checkpoint, False
+        self.restored = False  # whether a Lightning Trainer has restored the checkpoint
         self._reports = reports
         self._peers = peers
         self._saver = saver
