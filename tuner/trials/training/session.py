@@ -219,7 +219,7 @@ class Session:
         self._left: LeaveTrial | None = None
         self.on_leave: Callable[[Verdict], None] | None = None
         self._reported: set[str] = set()  # the names of all metrics so far
-        self._returned = False  # whether the training function has returned, and its value is being reported
+        self._last = False  # whether the training has ended, and its last report is being made
         self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
@@ -256,10 +256,10 @@ class Session:
         with self._reporting:
             self._report(metrics, step, checkpoint)
 
-    def report_result(self, metrics: Mapping[str, Any]) -> None:
-        """Make the trial's last report, with what the training function has returned."""
-        self._returned = True
-        self.report(metrics)
+    def report_last(self, metrics: Mapping[str, Any], *, checkpoint: Source | None = None) -> None:
+        """Make the trial's last report: what the training function has returned, or the report with which it ends."""
+        self._last = True
+        self.report(metrics, checkpoint=checkpoint)
 
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
@@ -300,7 +300,7 @@ class Session:
                         time=time.monotonic(),
                         step=step,
                         checkpoint=info,
-                        last=self._returned,
+                        last=self._last,
                     )
                 )
             return
@@ -432,7 +432,7 @@ class Session:
                     step=step,
                     checkpoint=info,
                     waits=True,
-                    last=self._returned,
+                    last=self._last,
                     offer=self._next_offer(number),
                 )
             )
