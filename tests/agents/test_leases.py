@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tuner.agents.leases import Leases
-from tuner.domain.segments import Report
+from tuner.agents.leases import AT_ONCE, Leases
+from tuner.api.schemas.service.agents import MOST_EARLIER
+from tuner.domain.segments import Failure, Outcome, Report
 from tuner.errors import ServiceError
 
 MOVED = {"location": "https://tuner.example.com/here"}
@@ -109,3 +110,55 @@ def test_a_service_that_knows_last_reports_is_told_of_them(takes: dict[str, bool
 
     asyncio.run(report())
     assert [body.get("last") for body in bodies] == said
+
+
+def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> None:
+    """The first batch after an outage of the service had more, so the service refused it, and the trial failed."""
+    assert AT_ONCE <= MOST_EARLIER + 1
+    bodies: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        verdict = "stop" if bodies[-1]["waits"] else "continue"
+        body = {"verdict": verdict, "next_milestone": None, "save_checkpoint": False, "reason": "", "wanted": "stop"}
+        return httpx.Response(200, json=body)
+
+    async def report() -> str:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        count = 2 * AT_ONCE + 1
+        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=i == count) for i in range(1, count + 1)]
+        try:
+            verdict, _ = await leases.report({"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}, made)
+            return verdict.action
+        finally:
+            await leases.close()
+
+    assert asyncio.run(report()) == "stop"
+    assert [len(body["earlier"]) for body in bodies] == [AT_ONCE - 1, AT_ONCE - 1, 0]
+    sent = [one["iteration"] for body in bodies for one in (*body["earlier"], body)]
+    assert sent == list(range(1, 2 * AT_ONCE + 2))
+
+
+def test_what_is_not_unicode_is_sent_with_placeholders() -> None:
+    """An error that named a file in Latin-1 ended the agent, and a metric with such a name was a failure of its trial."""
+    bodies: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["content-type"] == "application/json"
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json={"ended": True})
+
+    async def fail() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        failure = Failure(kind="user", message="no file caf\udce9")
+        try:
+            await leases.end({"experiment_id": "exp_1", "lease": "seg_1"}, Outcome(kind="failed", failure=failure))
+        finally:
+            await leases.close()
+
+    asyncio.run(fail())
+    assert [body["message"] for body in bodies] == ["no file caf?"]

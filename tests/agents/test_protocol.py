@@ -17,6 +17,7 @@ from tests.agents.conftest import SPEC, AgentService
 from tests.store.examples import a_spec
 from tuner.hosts.executor import Executor
 from tuner.store.service.access import Role
+from tuner.trials.training.metrics import LONGEST_NAME, MetricWarnings, flatten
 
 
 def test_agents_run_a_search(service: AgentService) -> None:
@@ -474,6 +475,16 @@ def test_a_step_that_no_database_can_store_is_refused(sqlite_service: AgentServi
     assert service.report(got, 1, 0.5, step=2**63 - 1)["verdict"] == "continue"
     service.about(got, "complete")
     assert service.ended(name)["counts"]["completed"] == 1
+
+
+def test_agents_may_report_what_tuner_report_takes(sqlite_service: AgentService) -> None:
+    """Metrics with long names, and reports in which all metrics are None, failed trials that ran on agents."""
+    service = sqlite_service
+    got = service.ask(service.create(num_samples=1))
+    taken = [flatten(given, MetricWarnings()) for given in ({"other": None}, {"n" * LONGEST_NAME: 1.0})]
+    for number, metrics in enumerate(taken, 1):
+        assert service.about(got, "reports", {"iteration": number, "metrics": metrics})["verdict"] == "continue"
+    service.about(got, "complete", {"metrics": {"loss": 0.5}})
 
 
 def test_no_report_is_older_than_its_lease(sqlite_service: AgentService) -> None:

@@ -43,6 +43,9 @@ def train(config):
             json.dump({"epoch": epoch}, open(os.path.join(folder, "state.json"), "w"))
         tuner.report({"loss": config["lr"] + 1 / epoch}, checkpoint=save)
 
+def tells_threads(config):
+    tuner.report({"loss": float(os.environ["OMP_NUM_THREADS"])})
+
 def silent(config):
     pass
 
@@ -68,6 +71,22 @@ async def ask(self, request):
     return found
 
 Leases.ask = ask
+"""
+
+UPLOADS = """
+from tuner.agents.worker import Agent
+
+end_upload, stop = Agent._end_upload, Agent.stop
+
+async def say_before(self, running, info):
+    print("uploads", flush=True)
+    await end_upload(self, running, info)
+
+async def say_after(self):
+    await stop(self)
+    print("was told to end", flush=True)
+
+Agent._end_upload, Agent.stop = say_before, say_after
 """
 
 REFUSES = """
@@ -173,6 +192,26 @@ GroupManager.reported = lambda self, segment_id: print("a report of", segment_id
     assert "a report of seg_" in output
 
 
+@pytest.mark.parametrize("given", [None, "5"])
+def test_a_trial_has_the_threads_of_the_agents_machine_unless_the_user_has_set_a_number(
+    sqlite_service: AgentService,
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+) -> None:
+    """Each trial computed with one thread."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    more = {} if given is None else {"OMP_NUM_THREADS": given}
+    has_cpus = "from tuner.agents import worker\nworker.cpus_here = lambda: 7"
+    command = agent(service.url, "--experiment", name, "job.py:tells_threads", "--parallel", "2", before=has_cpus)
+    output, _ = start(started, command, tmp_path, **more).communicate(timeout=60)
+    assert service.trials(name)[0]["best_value"] == float(given or 3), output
+
+
 def test_an_agent_is_killed_and_another_goes_on(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -225,6 +264,28 @@ def test_an_agent_completes_its_uploads_before_it_ends_a_trial(
     name = service.create(space=SPACE, num_samples=1, max_t=2)
     command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri)
     output, _ = start(started, command, tmp_path).communicate(timeout=120)
+    [trial] = service.trials(name)
+    assert trial["checkpoint"] is not None, output
+    assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
+
+
+def test_an_agent_that_is_told_to_end_completes_the_upload_of_a_trial_that_has_ended(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    service, storage = sqlite_service, SlowStorage(tmp_path / "slow")
+    storage.hold()
+    installs = "def train(config):\n    from tests import slow_storage\n    slow_storage.install()"
+    (tmp_path / "job.py").write_text(TRAIN.replace("def train(config):", installs))
+    name = service.create(space=SPACE, num_samples=1, max_t=2)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri, before=UPLOADS)
+    process = start(started, command, tmp_path)
+    said = iter(process.stdout)
+    assert "uploads\n" in said
+    process.send_signal(signal.SIGTERM)
+    assert "was told to end\n" in said
+    storage.let_go()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     [trial] = service.trials(name)
     assert trial["checkpoint"] is not None, output
     assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output

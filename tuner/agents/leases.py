@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,9 @@ CALL_S = 60.0
 """Seconds to wait for the answer to a call before repeating it."""
 PATIENCE_S = 3600.0
 """Seconds for which a call is repeated if the service does not answer. The trial may have to wait this long."""
+AT_ONCE = 1000
+"""The maximum number of reports that are sent in one call. A service that does not answer for a while gets many afterwards."""
+_JSON = {"content-type": "application/json"}
 _NO_TRIAL = 204
 _GONE = 410
 _PLACE = re.compile(r"/experiments/([^/]+)/assignments$")
@@ -86,12 +90,14 @@ class Leases:
 
         The action is "continue", unless a user or the scheduler has decided to interrupt the trial in the meantime.
         """
-        *earlier, last = (_written(lease, report) for report in reports)
-        for one in earlier:
-            one.pop("waits")
-        if reports[-1].last and lease.get("takes_last"):  # older services refuse the field
-            last["last"] = True
-        said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
+        for at in range(0, len(reports), AT_ONCE):
+            part = reports[at : at + AT_ONCE]
+            *earlier, last = (_written(lease, report) for report in part)
+            for one in earlier:
+                one.pop("waits")
+            if part[-1].last and lease.get("takes_last"):  # older services refuse the field
+                last["last"] = True
+            said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
         following = said["next_milestone"]
         verdict = Verdict(
@@ -142,12 +148,14 @@ class Leases:
 
     async def _post(self, experiment: str, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         url = f"{self.address}{protocol.API}/experiments/{quote(experiment, safe='')}/assignments{path}"
+        # Names of files that are not UTF-8 occur in errors and metrics. A database cannot store them either.
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         attempts = protocol.Attempts(safe=True, patience_s=patience_s, reached=self._reached)
         while True:
             answer: httpx.Response | None = None
             error: httpx.TransportError | None = None
             try:
-                answer = await self._http.post(url, json=body)
+                answer = await self._http.post(url, content=content, headers=_JSON)
                 self._reached = True
             except httpx.TransportError as raised:
                 error = raised

@@ -24,6 +24,7 @@ from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verd
 from tuner.errors import CheckpointError, Gone, NotFound, ServiceError, SpecError, TunerError
 from tuner.names import printable
 from tuner.trials.checkpoints.storage import is_local, join, place
+from tuner.trials.groups.pools.cpus import cpus_here
 from tuner.trials.groups.pools.local_pool import LocalPool
 from tuner.trials.groups.pools.local_ranks import RankServer
 from tuner.trials.groups.segments.manager import GroupManager
@@ -42,7 +43,7 @@ LAST_WORDS_S = 5.0
 ASKED_S = 1.0
 """Seconds that an agent that stops may take to take its request for a trial back, since the service may not answer."""
 GIVE_BACK_S = 20.0
-"""Seconds that an agent that stops may take to give its trials back, since the service may not answer."""
+"""Seconds that an agent that stops may take to complete uploads and to give its trials back. The service may not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class _Running:
     last: Mapping[str, float] = field(default_factory=dict)
     verdict: Verdict | None = None
     gone: bool = False
+    ended: bool = False  # whether the segment has ended, so that only its uploads may still continue
     log_complete: asyncio.Event = field(default_factory=asyncio.Event)  # set once the whole log was sent
 
 
@@ -119,10 +121,13 @@ class Agent:
             await self._leases.close()
 
     async def stop(self) -> None:
-        """Stop the running trials, give them back to the service, and make `run` return, after `GIVE_BACK_S` at the latest."""
+        """Stop the running trials, give them back to the service, and make `run` return, after `GIVE_BACK_S` at the latest.
+
+        Uploads of trials that have ended are completed first.
+        """
         self._stopping.set()
         if self._manager is not None:
-            for name in list(self._running):
+            for name in [name for name, running in self._running.items() if not running.ended]:
                 await self._manager.interrupt(name, "kill")
 
     async def _end_late(self, loops: Sequence[asyncio.Task[None]]) -> None:
@@ -131,7 +136,8 @@ class Agent:
         _, late = await asyncio.wait(loops, timeout=GIVE_BACK_S)
         if late:
             self._work.say(
-                "the service does not answer; the trials of this agent start again once their leases have ended"
+                "the service does not answer, or an upload takes too long; the trials of this agent start again once their "
+                "leases have ended"
             )
         for loop in late:
             loop.cancel()
@@ -197,6 +203,7 @@ class Agent:
                 await self._leases.end(lease, Outcome(kind="left"))
                 return
             outcome = await self._manager.run(launch, inbox=self)
+            running.ended = True
             for info in outcome.uploading:
                 await self._end_upload(running, info)
             while self._sending:
@@ -254,7 +261,13 @@ class Agent:
             checkpoint_every=lease["checkpoint_every"],
             milestone_checkpoints=lease["checkpoint_at_milestones"],
             metric=lease["metric"],
+            env={} if by_script else self._threads(),  # the command may start several processes, as torchrun does
         )
+
+    def _threads(self) -> dict[str, str]:
+        """Return the variable by which a function uses its share of this machine's CPUs, unless the user has set a number."""
+        name, each = "OMP_NUM_THREADS", max(1, cpus_here() // self._work.parallel)
+        return {} if name in os.environ else {name: str(each)}
 
     def _code(self, lease: Assignment) -> CodeRef:
         """Return the training function of a trial. The function is created only once for each objective."""

@@ -135,8 +135,8 @@ class Report:
 
     time: when the report was made, by the rank's monotonic clock.
     waits: True if the ranks wait for the verdict at this report, so that the trial can be paused or stopped here.
-    last: True if the training function has returned, and this report is its return value. The trial is then not paused or
-        stopped early: it would repeat a training that has ended.
+    last: True if the training has ended with this report, such as the return value of the training function, or a report with
+        "done" in a class. The trial is then not paused or stopped early: it would repeat a training that has ended.
     offer: the report_no of the next report at which the training code can save a checkpoint; None if unknown.
     age: the seconds between making and sending the report. The clocks of two machines may differ, so the driver computes
         the time of the report from its own clock and `age`.

@@ -22,7 +22,7 @@ from tuner.api.access import guards
 from tuner.api.housekeeping import DAY_S, clean_up
 from tuner.client.protocol import BROKEN
 from tuner.errors import Conflict, NotFound, SpecError
-from tuner.experiment.code.bundles import Bundles, unpacked
+from tuner.experiment.code.bundles import LEFT_S, Bundles, unpacked
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
@@ -268,6 +268,21 @@ def test_a_deletion_that_fails_is_repeated(
     assert bundles.prune(now + 0.5, now + 3) == 0, "another process may still be deleting it"
     assert bundles.prune(now + 0.5, now + 10 + LEASE_S) == 2
     assert not list((tmp_path / "storage").glob("**/*.py"))
+
+
+def test_an_upload_deletes_what_killed_uploads_have_left(bundles: Bundles, tmp_path: Path) -> None:
+    """The files were left for good."""
+    folder = tmp_path / "storage" / "bundles"
+    old, new = ((f"{'a' * 64}.zip.tmp{at}", f".aside-{at}") for at in ("old", "new"))
+    for file, aside in (old, new):
+        (folder / aside).mkdir(parents=True)
+        (folder / aside / "module.py").write_text(MODULE)
+        (folder / file).write_bytes(b"PK")
+    for name in old:
+        os.utime(folder / name, (time.time() - LEFT_S - 1,) * 2)
+    content = bundle(tmp_path, later=MODULE)
+    stored = bundles.put(sha256(content), io.BytesIO(content)).sha256
+    assert {path.name for path in folder.iterdir()} == {*new, stored, f"{stored}.zip"}, "new ones may still be written"
 
 
 def test_an_upload_continues_a_deletion_that_was_interrupted(

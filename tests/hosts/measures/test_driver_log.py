@@ -95,9 +95,9 @@ def test_a_driver_adds_to_the_log_of_the_one_before(logs: DriverLogs, tmp_path: 
     logs.say("exp_a", "nobody drives it")
     again = DriverLogs(tmp_path, 4000, own_process=False)
     again.begin("exp_a")
-    again.say("exp_a", "two")
+    again.say("exp_a", "caf\udce9")  # from the name of a file that is not UTF-8
     again.end("exp_a")
-    assert [line.rpartition(" ")[2] for line in text(tmp_path, "exp_a").splitlines()] == ["one", "two"]
+    assert [line.rpartition(" ")[2] for line in text(tmp_path, "exp_a").splitlines()] == ["one", "caf\\udce9"]
 
 
 def test_a_host_without_experiments_takes_no_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -779,3 +779,29 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_checkpoint_and_takes_the_next_on
     saver.take(fill("weights"), 2, 2)
     saver.drain()
     assert [checkpoints.is_committed(info.uri) for info in committed] == [True]
+
+
+def test_a_failed_trial_of_one_rank_waits_until_its_last_checkpoint_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for two seconds, which a large checkpoint or a slow disk exceeds."""
+    monkeypatch.setattr(limits, "LAST_SAVE_S", 0.0)
+    committed: list[CheckpointInfo] = []
+    leaving = threading.Event()
+    saver = alone(tmp_path, committed)
+    commit, drain = checkpoints.commit, saver.drain
+
+    def slow(*arguments: Any) -> None:
+        assert leaving.wait(10)
+        commit(*arguments)
+
+    def leave(timeout: float | None) -> None:
+        leaving.set()
+        drain(timeout)
+
+    monkeypatch.setattr(checkpoints, "commit", slow)
+    monkeypatch.setattr(saver, "drain", leave)
+    saver.take(lambda folder: Path(folder, "weights").write_text("w"), 1, 1)
+    saver.fail()
+    assert Uploads().leave_failed(saver) == []
+    assert [info.step for info in committed] == [1]

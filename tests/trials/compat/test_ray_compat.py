@@ -157,7 +157,9 @@ def test_the_objective_must_be_a_number(installed: Session) -> None:
 def test_done_ends_the_function_after_its_report(installed: Session, driver: Driver, kind: type) -> None:
     with pytest.raises(Finished):
         ray.tune.report({"loss": 0.5, "done": kind(True)})
-    assert len(driver.reports) == 1
+    assert [report.last for report in driver.reports] == [True], (
+        "a scheduler would pause it, and it would train on later"
+    )
     ray.tune.report({"loss": 0.4, "done": kind(False)})
 
 
@@ -415,7 +417,7 @@ def test_a_class_without_a_way_to_save_trains_all_the_same(cls: type, driver: Dr
         ClassForm(cls)({})
     finally:
         activate(None)
-    assert [m.metrics["loss"] for m in driver.reports] == [1.0, 1 / 2, 1 / 3]
+    assert [(m.metrics["loss"], m.last) for m in driver.reports] == [(1.0, False), (1 / 2, False), (1 / 3, True)]
     assert driver.saved == []
 
 

@@ -597,6 +597,16 @@ def test_a_second_trainer_of_a_trial_that_goes_on_begins_anew() -> None:
     assert [report.metrics["epoch"] for report in second.reports] == [2, 0, 1, 2]
 
 
+def test_a_trainer_that_saves_nothing_does_not_take_the_checkpoint_from_a_later_one() -> None:
+    """It had restored the other's checkpoint, or its reports had made the other begin anew."""
+    with trial(2) as first:
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=3)
+    with trial(checkpoint=first.saved, start_iteration=2) as second:
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=1, report={"checkpoint": False})
+        fit(FLAVOURS[0], plain, CONFIG, max_epochs=3)
+    assert [report.metrics["epoch"] for report in second.reports] == [0, 2]
+
+
 @both
 @pytest.mark.parametrize("action", ["stop", "pause", "exploit"])
 def test_loggers_of_a_trial_that_leaves_end_as_success_and_those_of_a_failed_one_as_failed(

@@ -10,7 +10,7 @@ import pytest
 
 from tuner.domain.segments import IN_SAVE, NO_SPACE, UNWRITABLE
 from tuner.errors import CheckpointError
-from tuner.trials.runtime.errors import describe, not_saved
+from tuner.trials.runtime.errors import MESSAGE, TRACEBACK, describe, not_saved
 from tuner.trials.training.script import ScriptFailed
 
 
@@ -48,6 +48,22 @@ def test_an_error_with_an_odd_text_or_odd_notes_is_described(error: Exception, m
     assert (found.type, found.message) == (type(error).__name__, message)
     assert "in test_an_error_with_an_odd_text_or_odd_notes_is_described" in found.traceback
     assert type(error).__name__ in found.traceback
+
+
+def test_a_huge_error_keeps_its_begin_and_its_end() -> None:
+    """A message of 20 MB, such as a printed array, was stored and shown as a whole. The search took 17 s for it."""
+    try:
+        raise with_notes(["save less"]) from ValueError("x" * 1_000_000)
+    except ValueError as raised:
+        raised.args = ("y" * 1_000_000,)
+        found = describe(raised, "")
+    script = describe(ScriptFailed("exit status 1", f"Traceback\n{'z' * 1_000_000}: bad"), "")
+    for one, begin, end in ((found, "yyy", "; save less"), (script, "exit status 1: zzz", "zzz: bad")):
+        assert len(one.message) <= MESSAGE
+        assert (one.message.startswith(begin), one.message.endswith(end)) == (True, True)
+        assert " characters are left out] ..." in one.message
+        assert len(one.traceback) <= TRACEBACK
+        assert one.traceback.rstrip("\n").endswith(end.removeprefix("; "))
 
 
 def test_an_error_whose_notes_raise_is_described() -> None:

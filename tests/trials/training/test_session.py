@@ -154,7 +154,7 @@ def fails(folder: str) -> None:
 
 
 def test_a_report_whose_checkpoint_cannot_be_saved_is_not_made() -> None:
-    """The next report had a number that the driver did not expect, so the trial failed although its code had caught the error."""
+    """The driver missed a report, so the trial failed although its code had caught the error. Each retry failed like that."""
     running, memory, shelf = make(checkpoint_every=1, first_milestone=None)
     running.report({"loss": 3}, checkpoint=lambda folder: None)
     for _ in range(2):
@@ -164,6 +164,23 @@ def test_a_report_whose_checkpoint_cannot_be_saved_is_not_made() -> None:
     running.report({"loss": 1}, checkpoint=lambda folder: None)
     assert [(message.report_no, message.metrics["loss"]) for message in memory.sent] == [(1, 3.0), (2, 1.0)]
     assert shelf.taken == [(1, False), (2, False)]
+
+
+def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cannot_save() -> None:
+    """If it made one report less than the others, they would wait for it at a milestone, and it for them in the next step."""
+    running, memory, shelf = make(lambda n: Verdict(next_milestone=n + 2), checkpoint_every=1, first_milestone=2)
+    running.context = replace(running.context, world_size=2)
+    for _ in range(3):
+        with pytest.raises(OSError, match="no space left"):
+            running.report({"loss": 1}, checkpoint=fails)
+    running.report({"loss": 0}, checkpoint=lambda folder: None)
+    assert [(message.report_no, message.waits) for message in memory.sent] == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
+    assert shelf.taken == [(4, False)]
 
 
 def test_a_trial_that_catches_the_error_of_its_last_checkpoint_leaves_at_its_next_report() -> None:

@@ -7,6 +7,7 @@ the service can check entrypoints in the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,6 +33,10 @@ LOOK_S = 0.05
 
 ASIDE = ".aside-"
 """The prefix of the names of folders that are being unpacked or deleted."""
+
+
+LEFT_S = 86400.0
+"""Seconds after which an upload that has not ended counts as left by a process that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Bundles:
         archive = Archive(file)
         target = self._place(sha256)
         if target.local:
+            _clear(Path(target.path).parent)
             _unpack(archive, Path(_folder_of(target.path)))
         try:
             target.write(archive.repacked("package"))
@@ -194,6 +200,14 @@ def _remove(folder: Path) -> None:
         aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=ASIDE))
         os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _clear(bundles: Path) -> None:
+    """Delete what processes that were killed long ago have left of uploads and deletions."""
+    for left in (*bundles.glob(f"{ASIDE}*"), *bundles.glob("*.zip.tmp*")):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if left.stat().st_mtime < time.time() - LEFT_S:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _unpack(archive: Archive, folder: Path) -> None:

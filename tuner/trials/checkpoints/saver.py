@@ -255,6 +255,11 @@ class Saver:
         self._failed = True
 
     @property
+    def alone(self) -> bool:
+        """Return whether the segment has one rank, so that no checkpoint has parts of other ranks."""
+        return self._world_size == 1
+
+    @property
     def uploads(self) -> bool:
         """Return whether checkpoints are uploaded, rather than saved to a disk."""
         return not is_local(self._storage)

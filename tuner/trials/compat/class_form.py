@@ -91,14 +91,15 @@ class ClassForm:
             metrics = dict(steps.step())
             done = bool(metrics.pop("done", False))  # a comparison of NumPy or torch values does not return a bool
             asked = bool(metrics.pop("should_checkpoint", False))
+            report = here.report_last if done else here.report
             if not steps.saves:
-                here.report(metrics)
+                report(metrics)
             elif asked:
                 with tempfile.TemporaryDirectory(prefix="tuner-step-") as folder:
                     save(folder)
-                    here.report(metrics, checkpoint=folder)
+                    report(metrics, checkpoint=folder)
             else:
-                here.report(metrics, checkpoint=save)
+                report(metrics, checkpoint=save)
             if done:
                 return
 

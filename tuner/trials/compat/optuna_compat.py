@@ -66,7 +66,7 @@ class Objective:
         finally:
             cancel()
         trial.leave_if_told()
-        here.report_result(dict(zip(self.metrics, self._values(result), strict=True)))
+        here.report_last(dict(zip(self.metrics, self._values(result), strict=True)))
 
     def _values(self, result: Any) -> list[float]:
         values = list(result) if isinstance(result, Sequence) and not isinstance(result, str) else [result]

@@ -213,13 +213,15 @@ class Trial:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self.newest = dict(metrics)
+        done = bool(metrics.get("done"))  # in Ray Tune, a trial ends when it reports this
+        report = self.session.report_last if done else self.session.report
         if checkpoint is None:
-            self.session.report(self.numbers(metrics))
+            report(self.numbers(metrics))
         else:
             with tempfile.TemporaryDirectory(prefix="tuner-ray-") as folder:
                 _copy(checkpoint, folder)
-                self.session.report(self.numbers(metrics), checkpoint=folder)
-        if metrics.get("done"):  # in Ray Tune, a trial ends when it reports this
+                report(self.numbers(metrics), checkpoint=folder)
+        if done:
             raise Finished
 
     def checkpoint(self) -> Any:

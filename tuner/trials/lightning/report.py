@@ -112,7 +112,7 @@ class ReportCallback(Flavoured):
 
         Lightning chooses the path of the checkpoint before it calls any hook, and loads the file after the hook `setup`.
         """
-        if running.checkpoint is None or running.count or self.checkpoint is not True:
+        if not self.restores(running) or running.checkpoint is None:
             return
         folder = self.opened.enter_context(running.checkpoint.as_directory())
         path = os.path.join(folder, FILE)
@@ -120,6 +120,14 @@ class ReportCallback(Flavoured):
         if os.path.exists(path) and hasattr(connector, "resume_start"):
             _redirect(connector, path)
             self._restores_late = trainer.strategy.restore_checkpoint_after_setup  # such as FSDP and DeepSpeed
+
+    def restores(self, running: session.Session) -> bool:
+        """Return whether the next `fit` restores the trial's checkpoint.
+
+        A Trainer that saves no such checkpoints does not, and neither does a later Trainer, which begins anew as without an
+        interruption.
+        """
+        return self.checkpoint is True and not running.restored
 
     def _guard(self, finder: Any) -> None:
         """Make a LearningRateFinder or BatchSizeFinder keep what it has found if `fit` restores the trial's checkpoint.
@@ -183,7 +191,7 @@ class ReportCallback(Flavoured):
         _say_new(hyperparameters.drop_foreign_states(states, self._restored["configured"], self._configured))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if session.current() is None:
+        if (running := session.current()) is None:
             return
         if "validation_end" in self.on and not trainer.enable_validation and len(self.on) == 1:
             raise SpecError('there is no validation to report on; pass on="train_epoch_end" to ReportCallback', "/on")
@@ -192,6 +200,7 @@ class ReportCallback(Flavoured):
         if restored is None:
             return
         self.opened.close()
+        running.restored = True
         trainer.ckpt_path = None  # a later call to test or predict must not load the checkpoint again
         if restored["between_epochs"]:
             _begin_an_epoch(trainer)
@@ -329,7 +338,7 @@ class ReportCallback(Flavoured):
         running = session.current()
         if running is None or running.checkpoint is None or self._restored is not None or self.checkpoint is not True:
             return
-        if running.count == 0:
+        if running.count == 0 and not running.restored:
             raise CheckpointError(
                 f"this trial continues from {running.checkpoint}, but Lightning was given another checkpoint: "
                 "do not pass ckpt_path to fit"

@@ -34,8 +34,8 @@ def prepare_trainer(
     A Lightning script needs only this one line to run as a trial. The Trainer's strategy (DDP, FSDP) and the strategy's
     options are kept, but it uses the trial's process group, ranks and device. The Trainer's `devices` and `num_nodes`
     are ignored. A Trainer for one device becomes a DDP Trainer if the trial has several ranks. A `ReportCallback` with
-    the given arguments is added unless the Trainer already has one. If the trial continues from a checkpoint and has not
-    reported since, the next `fit` restores that checkpoint.
+    the given arguments is added unless the Trainer already has one. If the trial continues from a checkpoint that no Trainer
+    has restored yet, the next `fit` restores it.
 
     Outside a trial, the trainer is not changed, so that the script still runs on its own.
     """
@@ -57,7 +57,7 @@ def prepare_trainer(
     if callback is None:
         callback = ReportCallback.make(flavour_of(trainer), metrics, on=on, checkpoint=checkpoint)
         trainer.callbacks.append(callback)
-    if running.checkpoint is not None and not running.count:  # a later Trainer begins anew, as without an interruption
+    if callback.restores(running) and running.checkpoint is not None:
         folder = callback.opened.enter_context(running.checkpoint.as_directory())
         if os.path.exists(path := os.path.join(folder, FILE)):
             trainer.ckpt_path = path

@@ -44,6 +44,9 @@ _RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
 
 _FRAME_OF_TORCH = "frame #"  # some versions of torch print its C++ stack after the message
 
+MESSAGE, TRACEBACK = 10_000, 200_000
+"""The maximum number of characters of a message and of a traceback. They are stored with the trial, and shown in many places."""
+
 PROBABLY_FULL = "the file could not be written as a whole: its disk is probably full, or a quota is used up"
 
 
@@ -55,8 +58,8 @@ def describe(error: BaseException, log_tail: str) -> RankError:
         notes = [note for note in notes if not note.startswith(WHAT_TO_DO)]
     return RankError(
         type=type(error).__name__,
-        message=_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *notes)))),
-        traceback=_COLOUR.sub("", _readable(error)),
+        message=_cut(_COLOUR.sub("", _explained("; ".join((text_of(error) or type(error).__name__, *notes)))), MESSAGE),
+        traceback=_cut(_COLOUR.sub("", _readable(error)), TRACEBACK),
         log_tail=log_tail,
         cause=cause,
         communication=any(
@@ -76,7 +79,16 @@ def _of_script(error: ScriptFailed, log_tail: str) -> RankError:
     message = _explained(f"{error.what}: {last}" if last else error.what)
     is_full = _FULL.search(last) or _led_to_end(_RANK.sub("", error.said))
     cause = "disk_full" if is_full else "storage" if UNWRITABLE in last else error.cause
-    return RankError(type="", message=message, traceback=error.said, log_tail=log_tail, cause=cause)
+    said = _cut(error.said, TRACEBACK)
+    return RankError(type="", message=_cut(message, MESSAGE), traceback=said, log_tail=log_tail, cause=cause)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text of at most `most` characters. A longer one loses its middle: its end has notes, and what to do."""
+    if len(text) <= most:
+        return text
+    kept = most // 2 - 50
+    return f"{text[:kept]}... [{len(text) - 2 * kept} characters are left out] ...{text[-kept:]}"
 
 
 def _led_to_end(said: str) -> bool:

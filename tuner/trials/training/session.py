@@ -195,6 +195,7 @@ class Session:
         self.warning = ""  # messages about likely mistakes
         self._told_of_empty = False
         self._checkpoint, self._took_checkpoint = checkpoint, False
+        self.restored = False  # whether a Lightning Trainer has restored the checkpoint
         self._reports = reports
         self._peers = peers
         self._saver = saver
@@ -219,7 +220,7 @@ class Session:
         self._unsaved: Verdict | None = None  # the verdict to leave at which the last checkpoint could not be saved
         self.on_leave: Callable[[Verdict], None] | None = None
         self._reported: set[str] = set()  # the names of all metrics so far
-        self._returned = False  # whether the training function has returned, and its value is being reported
+        self._last = False  # whether the training has ended, and its last report is being made
         self.as_value = False  # whether the only report is the return value of the training function
         self.waiting_for_verdict = False
         self.saving = False  # whether this rank is saving a checkpoint before it leaves
@@ -256,10 +257,10 @@ class Session:
         with self._reporting:
             self._report(metrics, step, checkpoint)
 
-    def report_result(self, metrics: Mapping[str, Any]) -> None:
-        """Make the trial's last report, with what the training function has returned."""
-        self._returned = True
-        self.report(metrics)
+    def report_last(self, metrics: Mapping[str, Any], *, checkpoint: Source | None = None) -> None:
+        """Make the trial's last report: what the training function has returned, or the report with which it ends."""
+        self._last = True
+        self.report(metrics, checkpoint=checkpoint)
 
     def _report(self, metrics: Mapping[str, Any], step: int | None, checkpoint: Source | None) -> None:
         if self._left is not None:
@@ -284,15 +285,21 @@ class Session:
             milestone = self._is_milestone(number)
         self.progressed_at = time.monotonic()
 
+        info, failure = None, None
         try:
-            info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
-        except BaseException:
-            with self._gate:
-                self._count -= 1  # the report was not made, so the next one has its number
-            raise
+            if checkpoint is not None:
+                info = self._save(checkpoint, number, self._due(number, milestone))
+        except BaseException as error:
+            if self.context.world_size == 1 or not isinstance(error, Exception):
+                with self._gate:
+                    self._count -= 1  # the report was not made, so the next one has its number
+                raise
+            failure = error  # the report is made without a checkpoint, so that all ranks still make the same reports
         if callable(checkpoint):
             self._offered, self._offers_every = number, number - self._offered
-        if not milestone:
+        if milestone:
+            self._follow_verdict(number, self._verdict(number, values, step, info))
+        else:
             self._through_with(number)
             if self._reports is not None:
                 self._reports.put(
@@ -302,11 +309,11 @@ class Session:
                         time=time.monotonic(),
                         step=step,
                         checkpoint=info,
-                        last=self._returned,
+                        last=self._last,
                     )
                 )
-            return
-        self._follow_verdict(number, self._verdict(number, values, step, info))
+        if failure is not None:
+            raise failure
 
     def ignore_result(self, result: Mapping[str, Any]) -> None:
         """Warn if the training function has returned metrics that it has never reported: they are lost."""
@@ -434,7 +441,7 @@ class Session:
                     step=step,
                     checkpoint=info,
                     waits=True,
-                    last=self._returned,
+                    last=self._last,
                     offer=self._next_offer(number),
                 )
             )

@@ -20,6 +20,7 @@ from tests.trials.checks import failed, gone, pid_of, until
 from tests.trials.conftest import LocalBench
 from tests.trials.functions import dies, goes_on, hangs, report, reports_twice
 from tuner.errors import Conflict, SpecError
+from tuner.trials.groups.pools import local_pool
 from tuner.trials.messages.launch import Launch
 from tuner.trials.messages.profiling import ProfileRequest
 
@@ -264,19 +265,24 @@ def no_more_files(mark: Path) -> Iterator[None]:
 def test_trials_go_on_when_no_further_process_can_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Callable[[Path], Any], why: str
 ) -> None:
-    """All of them were killed."""
+    """All of them were killed. Later, a new trial failed at once, and so did each of its retries."""
     mark = tmp_path / "full"
     (tmp_path / "sitecustomize.py").write_text(_NO_FORK.format(mark=str(mark)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(local_pool, "_AGAIN_S", 0.05)
     bench = LocalBench(tmp_path)
     running = bench.launch(hangs)
     outcome = bench.begin(running)
     bench.wait_for_report(running)
     with limit(mark):
-        failure = failed(bench, bench.launch(reports_twice))
-    assert (failure.kind, failure.cause) == ("system", "lost_at_start")
-    assert failure.message.endswith(why)
-    assert bench.run(bench.launch(reports_twice)).kind == "returned"
+        late = bench.launch(reports_twice)
+        started = bench.begin(late)
+        bench.wait(bench.host.until_waiting(late.segment_id))
+        failure = failed(bench, bench.launch(reports_twice, limits={"placement_timeout_s": 0.1}))
+    assert (failure.kind, failure.cause) == ("system", "placement_timeout")
+    assert failure.message.endswith(f"{why}; this was tried for 0.1 s")
+    assert bench.host.inbox.waits[-1].startswith("no worker process can be started: ")
+    assert started.result(60).kind == "returned"
     assert not outcome.done()
     bench.call("kill", running.segment_id, "seen enough")
     assert outcome.result(60).failure is not None

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Json, Model
 from tuner.domain.experiment import PRINTABLE
+from tuner.trials.training.metrics import LONGEST_NAME
 
 MOST_EARLIER = 1000
 MOST_LOG = 1024 * 1024
@@ -25,11 +26,10 @@ Iteration = Annotated[
         examples=[1],
     ),
 ]
-MetricName = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+MetricName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=PRINTABLE)]
 Metrics = Annotated[
     dict[MetricName, float | None],
     Field(
-        min_length=1,
         max_length=1000,
         description="the values of the metrics by name; null stands for NaN",
         examples=[{"loss": 0.71}],

@@ -22,7 +22,7 @@ from tuner.trials.groups.pools.admission import Entitlement, HeldGroup, WaitingG
 from tuner.trials.groups.pools.group import Group, Key, demand, group_key
 from tuner.trials.groups.pools.local_ranks import LocalRank, RankServer
 from tuner.trials.messages.launch import Launch
-from tuner.trials.messages.lost import LostAtStart, RankLost
+from tuner.trials.messages.lost import LostAtStart, NoRoom, RankLost
 from tuner.trials.messages.protocol import RankAssignment, WorkerMetadata
 from tuner.trials.messages.report_socket import Address
 from tuner.trials.runtime.measures.process_stats import memory_used
@@ -31,6 +31,7 @@ from tuner.usercode.pickling import dumps
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 0.5  # seconds after which a segment without a process is reported as waiting
+_AGAIN_S = 1.0  # seconds from one attempt to start a process to the next
 _HELPERS = 2  # the number of processes that fit models and run slow searchers
 MEMORY = 0.95
 """The newest trial is killed if more than this fraction of the machine's or the container's memory is in use, as in Ray."""
@@ -119,6 +120,7 @@ class LocalPool:
         waiting: called with the reason, in words, if the launch has to wait.
 
         Raises:
+            NoRoom: no process could be started in time, because there were too many processes or open files.
             LostAtStart: the process died while it was being started.
             PlacementError: this machine can never run such a trial.
         """
@@ -137,7 +139,7 @@ class LocalPool:
             group = await segment.turn
             warm = group is not None
             if group is None:
-                group = await self._start(segment)
+                group = await self._start(segment, waiting)
             group.experiment, group.held_since = launch.experiment_id, time.monotonic()
             self._held[group] = launch
             taken = True
@@ -185,20 +187,10 @@ class LocalPool:
                     return self._no_longer_idle(idle)
         return None
 
-    async def _start(self, segment: _WaitingSegment) -> Group:
+    async def _start(self, segment: _WaitingSegment, waiting: Callable[[str], None]) -> Group:
         for idle in self._idle[: max(0, len(self._idle) + len(self._held) + 1 - max(1, int(self.cpus)))]:
             self._dispose(self._no_longer_idle(idle))  # an idle process that this segment cannot use still holds memory
-        try:
-            rank = self._process()
-        except (OSError, RankLost) as error:
-            raise LostAtStart(f"no worker process could be started: {error}") from error
-        try:
-            worker: WorkerMetadata = await rank.call("hello", (False,))
-        except RankLost as error:
-            raise LostAtStart(f"the worker process was lost during start-up: {error}") from error
-        except BaseException:
-            rank.kill()
-            raise
+        rank, worker = await self._started(segment, waiting)
         assignment = RankAssignment(
             rank=0,
             world_size=1,
@@ -213,6 +205,34 @@ class LocalPool:
             backend="gloo" if segment.launch.scaling.backend == "auto" else segment.launch.scaling.backend,
         )
         return Group(segment.key, None, actors=[rank], workers=[worker], assignments=[assignment])
+
+    async def _started(
+        self, segment: _WaitingSegment, waiting: Callable[[str], None]
+    ) -> tuple[LocalRank, WorkerMetadata]:
+        """Return a process that runs, and what it says of itself.
+
+        While there are too many processes or open files to start one, try again for `limits.placement_timeout_s`.
+        """
+        timeout_s, said = segment.launch.limits.placement_timeout_s, ""
+        until = time.monotonic() + timeout_s
+        while True:
+            rank: LocalRank | None = None
+            try:
+                rank = self._process()
+                return rank, await rank.call("hello", (False,))
+            except (OSError, RankLost) as error:
+                if isinstance(error, RankLost) and not (rank is not None and rank.refused):
+                    raise LostAtStart(f"the worker process was lost during start-up: {error}") from error
+                why = f"no worker process can be started: {error}"
+                if time.monotonic() >= until:
+                    raise NoRoom(f"{why}; this was tried for {timeout_s:g} s") from error
+            except BaseException:
+                if rank is not None:
+                    rank.kill()
+                raise
+            if why != said:
+                waiting(said := why)
+            await asyncio.sleep(_AGAIN_S)
 
     def _process(self) -> LocalRank:
         """Return a process that has run nothing yet.

@@ -38,7 +38,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
                     session.report(_metrics(value, metric, named))
         elif session.count == 0 and not reported_before and _is_result(result):
             session.as_value = True
-            session.report_result(_metrics(result, metric, named))
+            session.report_last(_metrics(result, metric, named))
         elif session.count == 0 and not reported_before and result is not None:
             raise WrongArgument(
                 f"the training function made no report and returned {describe(result)}; expected a number, which is the "
