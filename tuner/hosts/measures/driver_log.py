@@ -41,7 +41,7 @@ class _File(RotatingFileHandler):
 
     def __init__(self, path: Path, limit: int, failed: Callable[[BaseException | None], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8")
+        super().__init__(path, maxBytes=limit, backupCount=1, encoding="utf-8", errors="backslashreplace")
         self._failed = failed
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name comes from logging)
