@@ -262,6 +262,9 @@ class ExperimentLoop:
             while items := await self._take():
                 await self._handle(items)
             return self.core.state
+        except asyncio.CancelledError:  # whoever waits for an event is not cancelled
+            self._stopped = RuntimeError("the driver has been stopped")
+            raise
         except BaseException as error:
             self._stopped = error
             raise
