@@ -135,6 +135,23 @@ def test_directories_are_always_taken(tmp_path: Path) -> None:
     assert shelf.taken == [(1, False)]
 
 
+def test_a_report_whose_checkpoint_could_not_be_saved_may_be_made_again() -> None:
+    """The driver had missed the report, and had refused the next one."""
+    running, memory, shelf = make(first_milestone=None, checkpoint_every=2)
+
+    def fails(folder: str) -> None:
+        raise OSError("no space")
+
+    running.report({"a": 1}, checkpoint=fails)
+    with pytest.raises(OSError, match="no space"):
+        running.report({"a": 2}, checkpoint=fails)
+    running.report({"a": 2})
+    running.report({"a": 3}, checkpoint=fails)
+    running.report({"a": 4}, checkpoint=lambda folder: None)
+    assert [(report.report_no, report.metrics["a"]) for report in memory.sent] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert shelf.taken == [(4, False)]
+
+
 def test_a_pause_saves_what_the_callable_has() -> None:
     running, _, shelf = make(lambda n: Verdict(action="pause", save_checkpoint=True))
     with pytest.raises(LeaveTrial):

@@ -283,7 +283,15 @@ class Session:
 
         if callable(checkpoint):
             self._offered, self._offers_every = number, number - self._offered
-        info = self._save(checkpoint, number, self._due(number, milestone)) if checkpoint is not None else None
+        info = None
+        if checkpoint is not None:
+            try:
+                info = self._save(checkpoint, number, self._due(number, milestone))
+            except BaseException:
+                if self._peers is None:  # the report is not made, and code that handles the error may make it again
+                    with self._gate:
+                        self._count = number - 1
+                raise
         if not milestone:
             self._through_with(number)
             if self._reports is not None:
@@ -402,8 +410,8 @@ class Session:
             self._pending = source
             return None
         self._pending = None
-        self._saved_at = number
         info = self._saver.take(source, number, self.context.start_iteration + number, at_end=at_end)
+        self._saved_at = number
         if info is not None and info.bytes == 0 and not self._told_of_empty:
             self._told_of_empty = True
             self._warn(
