@@ -13,7 +13,8 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 
 import tuner
 from tests.invariants import check_all
+from tuner.domain.batch import Batch
 from tuner.domain.states import TrialState
 from tuner.driver import asked
 from tuner.driver.core import Core
@@ -590,6 +592,28 @@ def test_a_closed_study_takes_no_reports_and_does_not_look_ended() -> None:
     with study_of(num_samples=1, name="ended") as ended:
         train(ended)
     assert ended.ask() is None
+
+
+def test_a_report_of_another_thread_that_is_under_way_when_a_study_is_closed_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_of()
+    trial = study.ask()
+    assert trial is not None
+    begun = threading.Event()
+
+    async def commit(self: asked.StoreJournal, batch: Batch) -> Collection[str]:
+        begun.set()
+        await asyncio.sleep(3600)
+        return ()
+
+    monkeypatch.setattr(asked.StoreJournal, "commit", commit)
+    with ThreadPoolExecutor(1) as thread:
+        reporting = thread.submit(trial.report, {"loss": 1.0})
+        assert begun.wait(20)
+        study.close()
+        with pytest.raises(TunerError, match="it was closed"):
+            reporting.result()
 
 
 @pytest.mark.parametrize("metrics", [{"los": 1.0}, {"accuracy": 1.0}])

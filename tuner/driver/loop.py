@@ -75,6 +75,10 @@ is drawn at random.
 """
 
 
+class Stopped(RuntimeError):
+    """Raised to those who wait for an event if the loop is cancelled."""
+
+
 @dataclass(slots=True)
 class _Item:
     event: Event
@@ -263,7 +267,7 @@ class ExperimentLoop:
                 await self._handle(items)
             return self.core.state
         except asyncio.CancelledError:  # whoever waits for an event is not cancelled
-            self._stopped = RuntimeError("the driver has been stopped")
+            self._stopped = Stopped("the driver has been stopped")
             raise
         except BaseException as error:
             self._stopped = error
