@@ -49,9 +49,12 @@ def what_to_do(section: str) -> str:
 
 
 def text_of(said: object) -> str:
-    """Return the text of an error, or of a note on one. If its `__str__` raises, return a text that says so."""
+    """Return the text of an error, or of a note on one. If its `__str__` raises, return a text that says so.
+
+    Unpaired surrogates, such as those of a file name that is not UTF-8, are escaped, as in the `repr` of the name.
+    """
     try:
-        return str(said)
+        return str(said).encode("utf-8", "backslashreplace").decode("utf-8")
     except Exception as error:
         return f"<{type(said).__name__}.__str__ raised {type(error).__name__}>"
 

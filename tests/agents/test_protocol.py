@@ -346,7 +346,9 @@ def test_reports_without_the_objective_are_refused(sqlite_service: AgentService)
     assert "loss" in refused["detail"]
     refused = service.about(got, "reports", {"iteration": 1, "metrics": {"train_loss": 1.0}}, 422)
     assert "did you mean" in refused["detail"] or "'loss'" in refused["detail"]
-    assert service.report(got, 1, None)["verdict"] == "stop", "null is NaN, which ends a trial"
+    first = [{"iteration": 1, "metrics": {"loss": 1.0}}]
+    service.about(got, "reports", {"iteration": 2, "metrics": {"train_loss": 1.0}, "earlier": first})
+    assert service.report(got, 3, None)["verdict"] == "stop", "null is NaN, which ends a trial"
     assert service.ended(name)["state"] in ("completed", "failed")
 
 

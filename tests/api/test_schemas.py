@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 import typing
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -58,3 +58,11 @@ def test_an_experiment_is_shown_anew_after_each_change_and_when_its_script_has_e
     assert ended.abandoned
     assert "pause" not in ended.actions
     assert "resume" in ended.actions
+
+
+def test_a_model_with_a_text_that_is_not_utf8_is_shown() -> None:
+    """One trial whose error named such a file had made the list of all trials fail, and the stream that the page reads."""
+    failure = events.Failure(kind="user", message="no é\udce9.txt", stacks={"0\udce9": "é"})
+    shown = schemas.Failure.model_validate(asdict(failure)).model_dump_json()
+    assert '"message":"no é?.txt"' in shown
+    assert '"0?":"é"' in shown

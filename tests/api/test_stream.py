@@ -318,3 +318,29 @@ def test_a_stream_of_what_is_being_deleted_ends_and_the_others_go_on(
         assert list(events(lines)) == []
         sqlite_store.drivers.commit(other.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=[]), T0 + 2)
         assert next(found)[1] == "reported"
+
+
+def test_an_experiment_that_cannot_be_shown_ends_no_stream_of_others(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{server}/api/v1/experiments"
+    other, epoch, _ = begin(sqlite_store)
+    broken, last, trials = begin(sqlite_store)
+    since = sqlite_store.changes.since
+
+    def read(experiment: int, *args: Any) -> Any:
+        if experiment == broken.id:
+            raise ValueError("cannot be shown")
+        return since(experiment, *args)
+
+    monkeypatch.setattr(type(sqlite_store.changes), "since", lambda self, *args: read(*args))
+    with (
+        httpx.stream("GET", f"{path}/{other.public_id}/changes?after=3", timeout=20) as kept,
+        httpx.stream("GET", f"{path}/{broken.public_id}/changes?after=3", timeout=20) as ending,
+    ):
+        found, lines = events(kept.iter_lines()), ending.iter_lines()
+        assert (next(found)[0], next(events(lines))[0]) == (3, 3)
+        sqlite_store.drivers.commit(broken.id, last, Batch(log=[(4, a_report(0, 1))], trials=trials), T0 + 2)
+        assert list(events(lines)) == []
+        sqlite_store.drivers.commit(other.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=[]), T0 + 2)
+        assert next(found)[0] == 4

@@ -25,7 +25,7 @@ from tuner.driver import loop as module
 from tuner.driver import pulse
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core.state.usage import Usage
-from tuner.driver.loop import ExperimentLoop, runs_user_code
+from tuner.driver.loop import ExperimentLoop, Stopped, runs_user_code
 from tuner.errors import CheckpointUnreachable, LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
@@ -237,6 +237,31 @@ async def test_a_report_that_cannot_be_committed_gets_the_error_as_its_answer() 
         await driven(memory, num_samples=1).run(epoch=1, slots=None)
     with pytest.raises(LostLease):
         await asyncio.wait_for(made[0], 1)
+
+
+async def test_whoever_reports_to_a_loop_that_is_cancelled_is_not_cancelled() -> None:
+    """The driver loses its lease to another one: an agent's request had ended without an answer."""
+    memory = Memory()
+    begun = asyncio.Event()
+
+    async def commit(batch: Batch) -> Collection[str]:
+        begun.set()
+        await asyncio.sleep(3600)
+        return ()
+
+    memory.commit = commit  # type: ignore[method-assign]
+    loop = driven(memory)
+    running = asyncio.create_task(loop.run(epoch=1, slots=None))
+    await begun.wait()
+    report = e.Reported(time=2.0, trial=0, segment=1, report_no=1, iteration=1, metrics={"loss": 1.0})
+    waiting = asyncio.create_task(loop.report([report]))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for late in (waiting, loop.report([report])):
+        with pytest.raises(Stopped):
+            await late
 
 
 async def test_a_searcher_that_fails_is_replaced_by_chance_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pytest
 
 import tuner
 from tests.invariants import check_all
+from tuner.domain.batch import Batch
 from tuner.domain.states import TrialState
 from tuner.driver import asked
 from tuner.driver.core import Core
@@ -617,6 +619,28 @@ def test_a_child_process_is_told_that_the_study_is_not_its_own() -> None:
             os.waitpid(child, 0)
             os.close(reading)
         assert trial.report({"loss": 1.0}) == "continue"
+
+
+def test_a_report_of_another_thread_that_is_under_way_when_a_study_is_closed_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_of()
+    trial = study.ask()
+    assert trial is not None
+    begun = threading.Event()
+
+    async def commit(self: asked.StoreJournal, batch: Batch) -> Collection[str]:
+        begun.set()
+        await asyncio.sleep(3600)
+        return ()
+
+    monkeypatch.setattr(asked.StoreJournal, "commit", commit)
+    with ThreadPoolExecutor(1) as thread:
+        reporting = thread.submit(trial.report, {"loss": 1.0})
+        assert begun.wait(20)
+        study.close()
+        with pytest.raises(TunerError, match="it was closed"):
+            reporting.result()
 
 
 @pytest.mark.parametrize("metrics", [{"los": 1.0}, {"accuracy": 1.0}])

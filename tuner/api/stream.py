@@ -373,8 +373,8 @@ class Tail:
         for channel in channels:
             try:
                 tell = self._news(channel, found.get(channel.form.record.id))
-            except StoreError as error:
-                if isinstance(error, Retryable):
+            except Exception as error:
+                if isinstance(error, StoreError) and isinstance(error, Retryable):
                     failed = True
                     continue
                 log.exception("closing an event stream, because %s cannot be read", channel.form.record.public_id)

@@ -26,7 +26,7 @@ from tuner.domain.trial import Segment, Trial
 from tuner.driver.commands import as_event
 from tuner.driver.core import Core
 from tuner.driver.core.rules.reports import unusable
-from tuner.driver.loop import ExperimentLoop
+from tuner.driver.loop import ExperimentLoop, Stopped
 from tuner.driver.ports import CallsHere
 from tuner.errors import Conflict, Retryable, SpecError, StoreError, TunerError
 from tuner.store import ExperimentRecord, Store
@@ -355,7 +355,7 @@ class AskedDriver:
             except TimeoutError:
                 if self._over.is_set() and not running.done():
                     raise self._closed() from None
-            except CancelledError:
+            except (CancelledError, Stopped):
                 self._over.wait()
                 raise self._closed() from None
             finally:

@@ -75,6 +75,10 @@ is drawn at random.
 """
 
 
+class Stopped(RuntimeError):
+    """Raised to those who wait for an event if the loop is cancelled."""
+
+
 @dataclass(slots=True)
 class _Item:
     event: Event
@@ -262,6 +266,9 @@ class ExperimentLoop:
             while items := await self._take():
                 await self._handle(items)
             return self.core.state
+        except asyncio.CancelledError:  # whoever waits for an event is not cancelled
+            self._stopped = Stopped("the driver has been stopped")
+            raise
         except BaseException as error:
             self._stopped = error
             raise

@@ -79,11 +79,17 @@ def without_parts(spec: Spec) -> Spec:
 
 def names_code(options: Any) -> bool:
     """Return whether a part's options may name functions as ``"module:name"``, so that the part would import these modules."""
-    if isinstance(options, Mapping):
-        return any(names_code(value) for value in options.values())
-    if isinstance(options, Sequence) and not isinstance(options, str):
-        return any(names_code(value) for value in options)
-    return isinstance(options, str) and bool(_FUNCTION.fullmatch(options))
+    left = [options]
+    while left:  # no recursion, since options may be nested deeply
+        part = left.pop()
+        if isinstance(part, str):
+            if _FUNCTION.fullmatch(part):
+                return True
+        elif isinstance(part, Mapping):
+            left.extend(part.values())
+        elif isinstance(part, Sequence):
+            left.extend(part)
+    return False
 
 
 def _json(part: Any) -> dict[str, Any] | None:

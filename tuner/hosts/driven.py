@@ -201,12 +201,11 @@ class RankInbound:
             self._objects[stored] = self._share(await asyncio.to_thread(stored.load))
         return self._objects[stored]
 
-    def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Return why a report of these metrics would fail the trial; None if it would not.
-
-        last: True if the trial ends with this report.
-        """
-        return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last)
+    def unusable(
+        self, segment: SegmentRef, metrics: Mapping[str, float], last: bool, before: Collection[str] = ()
+    ) -> str | None:
+        """Return why a report of these metrics would fail the trial; see `reports.unusable`."""
+        return unusable(self.core.experiment, self.core.trials[segment.trial], metrics, last, before)
 
     async def settled(self, segment: SegmentRef) -> None:
         """Wait until the event that ends the segment is committed. Raise RuntimeError if the loop stops before that."""

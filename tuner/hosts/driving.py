@@ -59,7 +59,8 @@ class Driving:
         self.named: dict[str, Driven] = {}  # the values of `driven`, by public id
         self.claimed: dict[int, int] = {}  # experiment -> our epoch, from the claim to the release
         self.given: set[CommandKey] = set()  # the commands that have been passed to an experiment's loop
-        self.not_before: dict[int, float] = {}  # experiment -> the time before which it is not driven again
+        # experiment -> the time of the monotonic clock before which it is not driven again
+        self.not_before: dict[int, float] = {}
         self._lost: dict[int, LostLease] = {}  # experiment -> why its task is being cancelled
         # experiment that needs another Python -> (epoch, seen since when)
         self._foreign: dict[int, tuple[int, float]] = {}
@@ -74,8 +75,9 @@ class Driving:
         self.tasks[record.id] = task
         task.add_done_callback(lambda done: self._forget(record, done))
 
-    def busy(self, now: float) -> Collection[int]:
+    def busy(self) -> Collection[int]:
         """Return the ids of the experiments that are being driven, or whose driver has just crashed."""
+        now = time.monotonic()
         return {*self.tasks, *(key for key, until in self.not_before.items() if now < until)}
 
     async def leaves(self, record: ExperimentRecord) -> bool:
@@ -139,7 +141,7 @@ class Driving:
     def _forget(self, record: ExperimentRecord, task: asyncio.Task[ExperimentState]) -> None:
         self.tasks.pop(record.id, None)
         if not task.cancelled() and (error := task.exception()) is not None:  # `_drive` has logged it
-            self.not_before[record.id] = time.time() + (NEWER_AGAIN_S if isinstance(error, NewerLog) else AGAIN_S)
+            self.not_before[record.id] = time.monotonic() + (NEWER_AGAIN_S if isinstance(error, NewerLog) else AGAIN_S)
 
     async def _drive(self, record: ExperimentRecord, executor: str) -> ExperimentState:
         """Drive an experiment, and write to its driver's log how that ends.

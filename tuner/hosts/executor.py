@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -61,10 +61,13 @@ class SegmentInbox(Inbox, Protocol):
     async def checkpoint(self, segment: SegmentRef, info: CheckpointInfo) -> None:
         """Commit an event: a checkpoint was written, or its upload is complete."""
 
-    def unusable(self, segment: SegmentRef, metrics: Mapping[str, float], last: bool) -> str | None:
+    def unusable(
+        self, segment: SegmentRef, metrics: Mapping[str, float], last: bool, before: Collection[str] = ()
+    ) -> str | None:
         """Return why a report of these metrics would fail the trial; None if it would not.
 
         last: True if the trial ends with this report.
+        before: the metrics of the reports that come before it and are not committed yet.
         """
 
     async def settled(self, segment: SegmentRef) -> None:

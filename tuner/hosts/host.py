@@ -447,7 +447,7 @@ class Host:
         # If reads or writes have failed, leases of live holders may have expired. The holders need a moment to renew them.
         outage = time.monotonic() < max(self._read_failed_at, self.writer.failed_at) + self.settings.lease_s / 2
         found = await asyncio.to_thread(
-            self._candidates.find, now, busy=self.driving.busy(now), outage=outage, adopt=self._adopting
+            self._candidates.find, now, busy=self.driving.busy(), outage=outage, adopt=self._adopting
         )
         for record, why, adopted in found.to_drive:
             if record.id in self.driving.tasks or await self.driving.leaves(record):

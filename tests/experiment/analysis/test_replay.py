@@ -230,6 +230,13 @@ async def test_a_replay_over_rest_compares_each_trial(client: httpx.AsyncClient,
     assert {t["replayed"]["state"] for t in found["trials"]} == {"stopped", "completed"}
 
 
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("body", "pointer", "message"),
     [
@@ -239,6 +246,7 @@ async def test_a_replay_over_rest_compares_each_trial(client: httpx.AsyncClient,
         ({"scheduler": "pbt"}, "/scheduler", ""),
         ({"max_concurrent_trials": 0}, "/max_concurrent_trials", "greater than or equal to 1"),
         ({"search": "auto"}, "/search", "expected a searcher by name"),
+        ({"scheduler": {"type": "asha", "max_t": deep(900)}}, "/scheduler/max_t", "expected a number"),
         ([], "", "dictionary"),
     ],
 )

@@ -51,6 +51,7 @@ def test_each_experiment_has_its_own_messages_and_those_about_the_cluster(logs: 
     log.error("the private search of exp_c failed")
     logging.getLogger("tuner.trials.groups.cluster_of_exp_c").error("failed, too")
     logs.say("exp_b", "trial %d, segment %d: %s", 4, 1, "returned")
+    logs.say("exp_b", "no %s", "\udce9.txt")
     logs.say("exp_c", "is driven elsewhere")
     with log_format.about(experiment="exp_c"):
         log.info("is driven elsewhere")
@@ -60,6 +61,7 @@ def test_each_experiment_has_its_own_messages_and_those_about_the_cluster(logs: 
     assert [line.partition(": ")[2] for line in b.splitlines()] == [
         "node n1 is dead for Ray as well",
         "trial 4, segment 1: returned",
+        r"no \udce9.txt",
     ]
     assert driver_log(tmp_path, "exp_c", 10) is None
 

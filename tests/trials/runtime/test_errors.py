@@ -37,8 +37,9 @@ def with_notes(notes: Any) -> Exception:
         (Odd(), "<Odd.__str__ raised AttributeError>"),
         (with_notes([1, "two", Odd()]), "badly; 1; two; <Odd.__str__ raised AttributeError>"),
         (with_notes(7), "badly"),
+        (ValueError("no \udce9.txt"), r"no \udce9.txt"),
     ],
-    ids=["text", "notes", "no list"],
+    ids=["text", "notes", "no list", "surrogate"],
 )
 def test_an_error_with_an_odd_text_or_odd_notes_is_described(error: Exception, message: str) -> None:
     try:
@@ -48,6 +49,7 @@ def test_an_error_with_an_odd_text_or_odd_notes_is_described(error: Exception, m
     assert (found.type, found.message) == (type(error).__name__, message)
     assert "in test_an_error_with_an_odd_text_or_odd_notes_is_described" in found.traceback
     assert type(error).__name__ in found.traceback
+    assert found.traceback.encode(), "it can be stored and shown"
 
 
 def test_a_huge_error_keeps_its_begin_and_its_end() -> None:

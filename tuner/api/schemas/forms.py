@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Container
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic_core import PydanticSerializationError
 
+from tuner.domain import json_values
 from tuner.domain.timestamps import rfc3339
 from tuner.store.records import About
 
@@ -76,6 +79,14 @@ class Model(BaseModel):
         validate_by_name=True,  # the client also uses these models, and parses responses, which have the API's names
         validate_by_alias=True,
     )
+
+    def model_dump_json(self, **options: Any) -> str:
+        """Return the model as JSON, with question marks for unpaired surrogates, such as those in names that are not UTF-8."""
+        try:
+            return super().model_dump_json(**options)
+        except PydanticSerializationError:
+            text = json.dumps(json_values.plain(self.model_dump(**options)), ensure_ascii=False, separators=(",", ":"))
+            return text.encode("utf-8", "replace").decode()
 
 
 class Body(BaseModel):

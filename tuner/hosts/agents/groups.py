@@ -435,11 +435,12 @@ class AgentGroups(SegmentGroups):
                     f"expected iteration {start + number}, because the newest stored report is that of iteration "
                     f"{start + number - 1}; got {one['iteration']}"
                 )
-        made = []
+        made, named = [], set[str]()
         for one in fresh:
             metrics = {name: float("nan") if value is None else float(value) for name, value in one["metrics"].items()}
-            if why := lease.inbox.unusable(lease.ref, metrics, last):
+            if why := lease.inbox.unusable(lease.ref, metrics, last, named):
                 raise SpecError(why, "/metrics")
+            named |= metrics.keys()
             number = one["iteration"] - start
             made.append(
                 Report(

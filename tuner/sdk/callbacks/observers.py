@@ -109,6 +109,9 @@ class Reader:
         self._spaces = [self._space(each) for each in (*experiment.spec.former_spaces, experiment.spec.space)]
         self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
+        self.all: list[
+            ObservedTrial
+        ] = []  # the same trials; all calls share this list, since a copy for each takes long
         self._drawn_as: dict[int, int] = {}  # trial -> the number by which functions of `sample_from` draw for it
         self._begun: dict[int, int] = {}  # trial -> the last of its segments that has begun
         self._thinned = experiment.thinned_at is not None
@@ -126,12 +129,13 @@ class Reader:
                 number=number, trial_id=trial_id(self._id, number), experiment_id=self._id, config={}, params={},
                 reason=data["reason"],
             )  # fmt: skip
+            self.all.append(self.trials[number])
             self._drawn_as[number] = drawn_as(data["payload"].get("tags", {}), number)
             self._configure(self.trials[number], data["payload"]["params"] or {}, data["payload"].get("space_revision"))
         trial = self.trials.get(entry.trial) if entry.trial is not None else None
         if trial is None:
             return
-        about: dict[str, Any] = {"trial": trial, "trials": list(self.trials.values()), "event_seq": entry.seq}
+        about: dict[str, Any] = {"trial": trial, "trials": self.all, "event_seq": entry.seq}
         about["timestamp"] = entry.time
         about["iteration"] = trial.last_result.get("training_iteration", 0)
         match entry.event:
@@ -299,7 +303,7 @@ class Observer:
             if experiment is None or experiment.last_event_seq > self.seq:
                 continue
             if experiment.state.ended and self.seq > self._ended_at:
-                self._call("on_experiment_end", {"trials": list(reader.trials.values()), "event_seq": self.seq})
+                self._call("on_experiment_end", {"trials": reader.all, "event_seq": self.seq})
                 self._ended_at = self.seq
                 self._save()
             if last:

@@ -182,6 +182,6 @@ def as_text(error: BaseException) -> str:
 
 def _formatted(error: BaseException, trace: TracebackType | None) -> str:
     try:
-        return "".join(traceback.format_exception(type(error), error, trace))
+        return text_of("".join(traceback.format_exception(type(error), error, trace)))
     except Exception:  # an attribute of the error raises
         return "".join((*traceback.format_tb(trace), f"{type(error).__name__}: {text_of(error)}\n"))

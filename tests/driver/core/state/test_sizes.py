@@ -69,6 +69,19 @@ def test_a_survivor_grows_at_a_report_with_a_checkpoint_and_goes_on_from_it() ->
     assert resizes(made)[1].reason == "gives way at iteration 3, from 4 to 1 worker: trial 4 waits"
 
 
+def test_a_trial_that_can_save_at_every_third_report_grows_there() -> None:
+    made = started(bench(num_samples=4))
+    for number in (1, 2, 3):
+        made.command("stop", number)
+        made.ended(number)
+    made.reported(0, offer=4)
+    for _ in range(2):
+        made.reported(0, waits=False)
+    assert resizes(made) == [], "it can save no checkpoint here"
+    made.reported(0, offer=7)
+    assert [resize.reason.partition(",")[0] for resize in resizes(made)] == ["grows at iteration 4"]
+
+
 def test_a_trial_does_not_grow_while_a_searcher_is_asked_for_another_one() -> None:
     made = started(bench(num_samples=9))
     made.core.searcher.is_heavy = lambda trials: True  # type: ignore[method-assign]

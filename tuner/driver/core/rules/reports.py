@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -48,14 +48,17 @@ def after_report(experiment: State, event: e.Reported) -> list[Decision]:
     return _ask_stopper(experiment, trial)
 
 
-def unusable(experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool) -> str | None:
+def unusable(
+    experiment: State, trial: Trial, metrics: Mapping[str, float], last: bool, before: Collection[str] = ()
+) -> str | None:
     """Return why a report of these metrics would fail the trial; None if it would not.
 
     Ask-and-tell searches raise an error with this reason.
 
     last: True if the trial ends with this report.
+    before: the metrics of the reports that come before it and are not committed yet.
     """
-    spec, known = experiment.spec, trial.last.keys() | metrics.keys()
+    spec, known = experiment.spec, {*trial.last, *before, *metrics}
     if missing := [objective.metric for objective in spec.objectives if objective.metric not in known]:
         t = metrics.get(spec.time_attr, trial.iteration + 1 if spec.time_attr == "training_iteration" else trial.t)
         if last or _is_full(spec, t) or any(_resembles(name, other) for name in missing for other in metrics):

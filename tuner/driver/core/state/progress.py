@@ -61,7 +61,9 @@ class Progress:
     @staticmethod
     def _count(trial: Trial, segment: Segment, event: Reported, steady: float) -> None:
         segment.offers = event.checkpoint is not None or segment.offer == event.report_no
-        segment.report_no, segment.iteration, segment.offer = event.report_no, event.iteration, event.offer
+        segment.report_no, segment.iteration = event.report_no, event.iteration
+        if event.waits:  # other reports do not name the next offer
+            segment.offer = event.offer
         passed = max(0.0, steady - segment.clock)
         trial.running_s += passed
         segment.trained_s += passed
