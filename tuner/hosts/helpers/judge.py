@@ -93,8 +93,9 @@ class Judge:
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
-        for question in self._waiting:
-            question.answers.cancel()
+        for question in self._waiting:  # whoever waits for an answer is not cancelled
+            if not question.answers.done():
+                question.answers.set_exception(RuntimeError("the driver has been stopped"))
         await self._end()
         if self._unpacked is not None:
             await asyncio.to_thread(self._unpacked.cleanup)
