@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -58,6 +59,12 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_public_names_are_sorted_and_shown() -> None:
     assert list(tuner.__all__) == sorted(tuner.__all__)
     assert set(tuner.__all__) <= set(dir(tuner))
+
+
+@pytest.mark.parametrize("name", ["schedulers", "search"])
+def test_modules_that_the_docs_name_are_there_before_a_search_loads_them(name: str) -> None:
+    """`tuner.search.DefineByRunSearch`, which an error recommends, was an AttributeError in a new process."""
+    assert importlib.import_module("tuner").__getattr__(name) is importlib.import_module(f"tuner.{name}")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

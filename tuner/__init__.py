@@ -57,6 +57,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
 _MODULES = {
     "torch": "tuner.torch",
     "lightning": "tuner.lightning",
+    "schedulers": "tuner.schedulers",
+    "search": "tuner.search",
     "serving": "tuner.serving",
     "stoppers": "tuner.schedulers.stoppers",
     "callbacks": "tuner.sdk.callbacks",
@@ -75,6 +77,8 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 
 if TYPE_CHECKING:  # the public names for type checkers, which cannot read `_HOMES`; a test compares both
     from tuner import lightning as lightning
+    from tuner import schedulers as schedulers
+    from tuner import search as search
     from tuner import serving as serving
     from tuner import torch as torch
     from tuner.client.asynchronous import connect_async as connect_async

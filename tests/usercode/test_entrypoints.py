@@ -44,6 +44,15 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
     assert second.hash != first.hash
 
 
+def test_a_class_with_steps_is_no_function_but_can_be_trained(checker: EntrypointChecker, tmp_path: Path) -> None:
+    """It was refused, since nobody passes the configuration to its constructor."""
+    source = "class Steps:\n    def setup(self, config): ...\n    def step(self): ...\nclass Other: ...\n"
+    folder = module(tmp_path, "steps", source)
+    assert checker.check("steps:Steps", [folder]).name == "steps:Steps"
+    with pytest.raises(EntrypointError, match="cannot be called with a configuration"):
+        checker.check("steps:Other", [folder])
+
+
 @pytest.mark.parametrize(
     ("source", "name", "says"),
     [

@@ -485,8 +485,8 @@ class AsyncExperimentHandle:
     async def wait(self, timeout_s: float | None = None) -> schemas.Experiment:
         """Wait until the experiment has ended or is paused, and return it. If it has failed, warn with the reason.
 
-        If this handle has just sent `resume`, `continue_`, `enqueue`, `cancel` or `kill`, or a trial from `trial` has sent `retry`
-        or `fork`, the state from before does not count, unless the driver has not acted on the verb for a minute.
+        If this handle has just sent `resume`, `continue_`, `enqueue`, `cancel` or `kill`, or a trial from `trial` has just sent
+        `retry` or `fork`, the state from before does not count, unless the driver has not acted on the verb for a minute.
 
         Raises:
             TimeoutError: the experiment is still running after `timeout_s` seconds.

@@ -228,7 +228,7 @@ def examine(
         message = f"{entrypoint} is not a function but {type(found).__name__} {found!r:.60}"
         return {"error": message, "files": files, "heavy": heavy}
     try:
-        if trainable:
+        if trainable and not is_class_form(found):
             inspect.signature(found).bind({})
     except TypeError as error:
         message = f"{entrypoint} cannot be called with a configuration: {error}"
@@ -236,6 +236,12 @@ def examine(
     except ValueError:  # a builtin without a readable signature
         pass
     return {"hash": _digest(entrypoint, files), "files": files, "heavy": heavy}
+
+
+def is_class_form(trainable: Any) -> bool:
+    """Return whether a trainable is a class with `setup` and `step`, which is created without a configuration."""
+    methods = (getattr(trainable, name, None) for name in ("setup", "step"))
+    return isinstance(trainable, type) and all(map(callable, methods))
 
 
 def _last_line(error: BaseException) -> str:

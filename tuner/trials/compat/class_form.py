@@ -133,7 +133,3 @@ class _Own:
 
 def is_ray_trainable(cls: type) -> bool:
     return any(base.__name__ == "Trainable" and base.__module__.startswith("ray.tune.") for base in cls.__mro__)
-
-
-def is_class_form(cls: type) -> bool:
-    return callable(getattr(cls, "setup", None)) and callable(getattr(cls, "step", None))

@@ -10,8 +10,9 @@ from typing import Any
 
 from tuner.errors import EntrypointError
 from tuner.trials.checkpoints.objects import Parameterized
-from tuner.trials.compat.class_form import ClassForm, is_class_form
+from tuner.trials.compat.class_form import ClassForm
 from tuner.trials.compat.train_loop import TrainLoop
+from tuner.usercode.import_check import is_class_form
 
 TrainFunction = Callable[[dict[str, Any]], Any]
 

@@ -61,7 +61,9 @@ class Objective:
         except optuna.TrialPruned as pruned:
             trial.leave_if_told()
             if here.context.world_rank == 0:
-                driver_calls.here().end(f"because the objective raised TrialPruned{f': {pruned}' if str(pruned) else ''}")
+                driver_calls.here().end(
+                    f"because the objective raised TrialPruned{f': {pruned}' if str(pruned) else ''}"
+                )
             return
         finally:
             cancel()
