@@ -7,6 +7,7 @@ so every decision can depend on the earlier ones.
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -454,6 +455,10 @@ class Decider:
         if (done := self.scheduler.finished(self.trials.searched, self.may_start)) is not None:
             if not experiment.segments.open and experiment.checkpoints.late:
                 return False  # until the last uploads have ended, users may still add trials
+            if self._waits_since is not None and (worst := self._worst_paused()) is not None:
+                yield d.Stop(trial=worst, reason=f"stopped: the searcher waits for a result, and {done}")
+                self._exhausted, self._waits_since = False, None
+                return True
             return (yield from self._repeat_or_finish(done))
         try:
             choice = self.scheduler.choose(self.trials.searched, self.may_start)
@@ -476,6 +481,13 @@ class Decider:
         count = len(self.trials.searched)
         why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
         return (yield from self._repeat_or_finish(why))
+
+    def _worst_paused(self) -> int | None:
+        """Return the worst of the trials that only the scheduler has paused; None if there is none."""
+        paused = [self.trials[number] for number in self.trials.searched.in_state(_S.PAUSED)]
+        marks = {trial.number: self.experiment.leaderboard.of(trial) for trial in paused if can_resume(trial)}
+        score = self.experiment.spec.objective.score
+        return min(marks, key=lambda n: -math.inf if (mark := marks[n]) is None else score(mark.value), default=None)
 
     def _why_now(self, start: d.Start) -> d.Start:
         """Name what allows a new trial: the limit on concurrent trials or, if there is none, the resources."""
