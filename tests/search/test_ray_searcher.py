@@ -264,9 +264,10 @@ def test_a_searcher_that_waits_for_results_does_not_end_the_search() -> None:
     assert [trial.state for trial in found.trials] == ["failed"] * 3, "no result follows, so the search ends"
 
 
-def test_a_searcher_that_waits_for_paused_trials_does_not_end_the_search() -> None:
-    """HyperBand pauses the trials whose results the searcher waits for. The search ended with the first three."""
-    options = {"metric": "score", "mode": "max", "scheduler": "hyperband", "max_t": 9, "max_concurrent_trials": 4}
+@pytest.mark.parametrize("scheduler", ["hyperband", "asha_promotion"])
+def test_a_searcher_that_waits_for_paused_trials_does_not_end_the_search(scheduler: str) -> None:
+    """Both schedulers pause the trials whose results the searcher waits for. The search ended with the first three."""
+    options = {"metric": "score", "mode": "max", "scheduler": scheduler, "max_t": 9, "max_concurrent_trials": 4}
     found = tuner.simulate(steps, {"x": uniform(0, 0.9)}, search_alg=Waiting(3), num_samples=12, **options)
     assert len(found.trials) == 12
 

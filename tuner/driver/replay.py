@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tuner.domain.decisions import Decision, Start
 from tuner.domain.experiment import CheckpointPolicy, Objective, Spec
 from tuner.domain.states import TrialState
@@ -267,37 +270,44 @@ class _Unused:
     def __init__(self, trials: Sequence[RecordedTrial], space: Space) -> None:
         self._trials, self._space = trials, space
         self._unordered = [p.kind == "choice" and not p.ordered for p in space.parameters]
-        self._places = [self._place(trial.params) for trial in trials]
+        places = np.array([self._place(trial.params) for trial in trials], dtype=float)
+        self._columns = places.reshape(len(trials), len(self._unordered)).T
+        self._index = {trial.number: at for at, trial in enumerate(trials)}
+        self._used = np.zeros(len(trials), dtype=bool)
+        self._read = 0  # all replayed trials below this number have been read
         self.moved: list[float] = []  # distance from each proposal to its replacement
 
     def nearest(self, params: Mapping[str, Any], trials: Population) -> RecordedTrial | None:
         """Return the recorded trial nearest to the proposed params that none of `trials` replays; None if all are in use."""
-        used = {trial.searcher_state.get(RECORDED) for trial in trials}
-        place = self._place(params)
-        left = [(self._distance(place, self._places[i]), i) for i, t in enumerate(self._trials) if t.number not in used]
-        if not left:
+        while self._read in trials:
+            if (recorded := trials[self._read].searcher_state.get(RECORDED)) is not None:
+                self._used[self._index[recorded]] = True
+            self._read += 1
+        distances = np.where(self._used, np.inf, self._distances(params))
+        at = int(distances.argmin())
+        if not np.isfinite(distances[at]):
             return None
-        distance, at = min(left)
-        self.moved.append(distance)
+        self.moved.append(float(distances[at]))
         return self._trials[at]
 
-    def _place(self, params: Mapping[str, Any]) -> list[float | None]:
-        """Return a configuration's coordinates in the unit cube, with None for each parameter that is not active."""
+    def _place(self, params: Mapping[str, Any]) -> list[float]:
+        """Return a configuration's coordinates in the unit cube, with NaN for each parameter that is not active."""
         unit, active = self._space.to_unit(params), self._space.active(params)
-        return [u if on else None for u, on in zip(unit, active, strict=True)]
+        return [u if on else math.nan for u, on in zip(unit, active, strict=True)]
 
-    def _distance(self, a: Sequence[float | None], b: Sequence[float | None]) -> float:
-        """Return the Euclidean distance between two configurations.
+    def _distances(self, params: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the Euclidean distances (n,) of a configuration from all recorded ones.
 
         Two different categories are 1 apart, and so are a value and a missing value.
         """
-        total = 0.0
-        for u, v, unordered in zip(a, b, self._unordered, strict=True):
-            if u is not None and v is not None and not unordered:
-                total += (u - v) ** 2
-            elif u != v:
-                total += 1.0
-        return math.sqrt(total)
+        total = np.zeros(len(self._trials))
+        for value, column, unordered in zip(self._place(params), self._columns, self._unordered, strict=True):
+            missing = np.isnan(column)
+            if math.isnan(value):
+                total += ~missing
+            else:
+                total += np.where(missing, 1.0, column != value if unordered else (column - value) ** 2)
+        return np.sqrt(total)
 
 
 class Nearest(Searcher):

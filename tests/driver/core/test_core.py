@@ -91,6 +91,77 @@ def test_a_pause_in_the_report_that_the_scheduler_stops_at_does_not_save_the_tri
     assert not bench.core.verdict(SegmentRef(1, 1)).completed
 
 
+def test_a_pause_in_the_report_that_the_scheduler_pauses_at_holds_the_trial() -> None:
+    limits = {"max_concurrent_trials": 9}
+    bench = Bench(scheduler={"type": "hyperband"}, num_samples=9, max_t=9, limits=limits)
+    for number in range(9):
+        bench.started(number)
+    bench.command("pause", trial=8)
+    for number in range(9):
+        bench.reported(8 - number, loss=number / 10, checkpoint=True)
+    bench.ended(8)
+    assert (bench.states[8], bench.core.trials[8].held) == ("paused", True), "although it is the best of its bracket"
+    assert launches(bench.command("resume", trial=8)) == [(8, 2)]
+
+
+@pytest.mark.parametrize(
+    "scheduler", [{"type": "hyperband"}, {"type": "pbt", "perturbation_interval": 3, "synch": True}]
+)
+def test_trials_that_wait_for_one_that_a_user_has_paused_go_on_after_its_resume(scheduler: dict[str, Any]) -> None:
+    bench = Bench(scheduler=scheduler, num_samples=9, max_t=9, limits={"max_concurrent_trials": 9})
+    bench.started(0)
+    bench.command("pause", trial=0)
+    train(bench)
+    assert bench.core.state is ExperimentState.RUNNING
+    assert {trial.iteration for trial in bench.core.trials} == {1, 3}
+    bench.command("resume", trial=0)
+    train(bench)
+    assert bench.core.state is ExperimentState.COMPLETED
+    assert max(trial.iteration for trial in bench.core.trials) == 9
+
+
+def train(bench: Bench) -> None:
+    """Let all trials train until none runs."""
+    while open_now := [trial for trial in bench.core.trials if trial.holds_resources]:
+        for trial in open_now:
+            if not trial.segments[-1].started:
+                bench.started(trial.number)
+            elif trial.segments[-1].leaving:
+                bench.ended(trial.number)
+            else:
+                bench.reported(trial.number, loss=trial.number / 10, checkpoint=True)
+
+
+@pytest.mark.parametrize("how", ["exploit", "failure", "driver"])
+def test_a_pause_that_a_segment_ends_before_pauses_the_next_one(how: str) -> None:
+    options = {"scheduler": {"type": "pbt", "perturbation_interval": 1}} if how == "exploit" else {"max_t": 9}
+    limits = {"max_concurrent_trials": 2, "max_failures": 1}
+    bench = Bench(num_samples=2, limits=limits, **options)
+    for number in (0, 1):
+        bench.started(number)
+    bench.reported(0, loss=0.1, checkpoint=True)
+    bench.command("pause", trial=1)
+    match how:
+        case "exploit":
+            bench.reported(1, loss=5.0, checkpoint=True)
+            bench.ended(1)
+        case "failure":
+            bench.ended(1, "failed", Failure(kind="user", message="boom"))
+        case "driver":
+            bench = bench.successor()
+            bench.feed(e.DriverStarted(time=bench.tick(), epoch=2))
+    segment = bench.core.trials[1].segments[-1]
+    assert (segment.ordinal, segment.cause) == (2, "exploit" if how == "exploit" else "retry")
+    bench.started(1)
+    bench.reported(1, loss=0.0, checkpoint=True)
+    assert (bench.states[1], bench.core.trials[1].held) == ("paused", True)
+    bench.ended(1)
+    bench.command("resume", trial=1)
+    bench.started(1)
+    bench.reported(1, loss=0.0, checkpoint=True)
+    assert bench.states[1] == "running", "it is paused only once"
+
+
 def test_cancel_ends_everything() -> None:
     bench = Bench()
     bench.started(0)

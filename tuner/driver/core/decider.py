@@ -7,6 +7,7 @@ so every decision can depend on the earlier ones.
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -374,16 +375,19 @@ class Decider:
 
         The trial is paused only while its ranks wait. Otherwise the scheduler would not decide about later reports, and
         max_t would not apply to them. A trial that makes room for another experiment is resumed at once, but its next
-        segment waits until it is this experiment's turn again.
+        segment waits until it is this experiment's turn again. If the scheduler has just paused the trial that a user wants to
+        pause, the trial is held, so that the scheduler does not resume it.
         """
-        segment = trial.segments[-1]
+        segment, runs = trial.segments[-1], self.experiment.state is _X.RUNNING
+        if segment.leaving == "pause" and segment.commanded == "pause" and runs and not trial.held:
+            yield d.Pause(trial=trial.number, reason="held by a user", held=True)
         if not segment.open or segment.leaving:
             return
         if segment.commanded == "pause":
             yield d.Pause(
                 trial=trial.number, reason=f"{paused(self.experiment)} at iteration {trial.iteration}", held=True
             )
-        elif segment.commanded == "yield" and self.experiment.state is _X.RUNNING:
+        elif segment.commanded == "yield" and runs:
             why = f"paused at iteration {trial.iteration} {segment.room_for}"
             yield d.Pause(trial=trial.number, reason=why, held=True)
             yield d.Resume(trial=trial.number, reason=f"continues when there is room again; {why}")
@@ -451,6 +455,10 @@ class Decider:
         if (done := self.scheduler.finished(self.trials.searched, self.may_start)) is not None:
             if not experiment.segments.open and experiment.checkpoints.late:
                 return False  # until the last uploads have ended, users may still add trials
+            if self._waits_since is not None and (worst := self._worst_paused()) is not None:
+                yield d.Stop(trial=worst, reason=f"stopped: the searcher waits for a result, and {done}")
+                self._exhausted, self._waits_since = False, None
+                return True
             return (yield from self._repeat_or_finish(done))
         try:
             choice = self.scheduler.choose(self.trials.searched, self.may_start)
@@ -473,6 +481,13 @@ class Decider:
         count = len(self.trials.searched)
         why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
         return (yield from self._repeat_or_finish(why))
+
+    def _worst_paused(self) -> int | None:
+        """Return the worst of the trials that only the scheduler has paused; None if there is none."""
+        paused = [self.trials[number] for number in self.trials.searched.in_state(_S.PAUSED)]
+        marks = {trial.number: self.experiment.leaderboard.of(trial) for trial in paused if can_resume(trial)}
+        score = self.experiment.spec.objective.score
+        return min(marks, key=lambda n: -math.inf if (mark := marks[n]) is None else score(mark.value), default=None)
 
     def _why_now(self, start: d.Start) -> d.Start:
         """Name what allows a new trial: the limit on concurrent trials or, if there is none, the resources."""
@@ -514,7 +529,12 @@ class Decider:
         uploads = self.experiment.checkpoints.late or self.experiment.segments.awaiting
         waits = fitting or self.experiment.waiting_exploits or uploads or self._asked is not None
         running = self.experiment.segments.open - len(self.experiment.repeats.running)
-        return running <= 0 and not waits
+        return running <= 0 and not waits and not self._waits_for_user()
+
+    def _waits_for_user(self) -> bool:
+        """Return whether trials that the scheduler has paused may wait for one that a user has paused, as in a bracket."""
+        held = {self.trials[number].held for number in self.trials.searched.in_state(_S.PAUSED)}
+        return held == {True, False}
 
     def _start_enqueued(self, enqueued: EnqueuedTrial) -> Iterator[Decision]:
         """Start a trial that a user has enqueued. Parameters that the user left out are drawn at random.

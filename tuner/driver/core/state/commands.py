@@ -55,7 +55,7 @@ def apply(state: State, event: e.Commanded) -> None:
 
 def _apply_to_trial(state: State, command: e.Command, trial: Trial, reason: str) -> None:
     if command == "pause" and trial.holds_resources:
-        _want_pause(state, trial)
+        want_pause(state, trial)
     elif command == "kill" and trial.holds_resources:
         state.act(Interrupt(trial.ref, "kill"))
     elif command == "retry" and trial.state is _S.FAILED:
@@ -157,10 +157,10 @@ def pause_all(state: State) -> None:
         state.state = change_experiment(state.state, _X.PAUSING)
     for trial in state.trials:
         if trial.holds_resources and (begins or trial.segments[-1].commanded):
-            _want_pause(state, trial)
+            want_pause(state, trial)
 
 
-def _want_pause(state: State, trial: Trial) -> None:
+def want_pause(state: State, trial: Trial) -> None:
     """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
     segment = trial.segments[-1]
     if not segment.leaving:

@@ -634,8 +634,17 @@ class State:
         if self.state is _X.RUNNING:
             elastic = self.workers if self.spec.scaling.elastic else None
             for action in self.segments.open_next(self.slots, self.now, elastic):
-                self.touch(action.segment.trial)
+                trial = self.touch(action.segment.trial)
                 self.act(action)
+                before = trial.segments[-2] if len(trial.segments) > 1 else None
+                if (
+                    before is not None
+                    and before.commanded == "pause"
+                    and trial.segments[-1].cause in ("exploit", "retry")
+                ):
+                    commands.want_pause(
+                        self, trial
+                    )  # the segment before ended in another way before it could be paused
             for number in self.segments.awaiting:
                 self._say_what_it_awaits(self.trials[number])
 
