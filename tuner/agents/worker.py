@@ -296,7 +296,7 @@ class Agent:
         If possible, other machines can read it too.
         """
         experiment, theirs, own = lease["experiment_id"], str(lease["storage"]), self._work.storage
-        if own is None and ("://" in theirs or os.path.isdir(os.path.dirname(theirs))):
+        if own is None and ("://" in theirs or _is_there(os.path.dirname(theirs))):
             return theirs
         folder = join(str(self._work.home / "checkpoints") if own is None else own, experiment)
         if is_local(folder):
@@ -419,6 +419,13 @@ async def _last_words(running: _Running, gone: Awaitable[Any] | None) -> None:
     waiting = {sent} if gone is None else {sent, asyncio.ensure_future(gone)}
     await asyncio.wait(waiting, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
     sent.cancel()
+
+
+def _is_there(folder: str) -> bool:
+    """Return whether this machine has a folder whose path may begin with a variable, such as `$SCRATCH`, or with ``~``."""
+    with contextlib.suppress(CheckpointError):  # the variable is not set here
+        return os.path.isdir(place(folder).path)
+    return False
 
 
 def _first_line(error: Exception) -> str:
