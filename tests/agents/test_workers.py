@@ -54,6 +54,9 @@ def silent(config):
 def misspelt(config):
     tuner.report({"los": 1.0})
 
+def forgets(config):
+    tuner.report({"time": 1.0})
+
 def broken(config):
     tuner.report({"loss": 1.0})
     raise ValueError("a bug of the user")
@@ -446,7 +449,9 @@ def test_an_agent_without_a_function_gives_its_trials_back(
     assert {(trial["state"], trial["failures"]) for trial in found} == {("pending", 0)}, output
 
 
-@pytest.mark.parametrize(("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss")])
+@pytest.mark.parametrize(
+    ("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss"), ("forgets", "loss")]
+)
 def test_a_trial_without_the_objective_fails_and_the_agent_continues(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]], function: str, says: str
 ) -> None:

@@ -215,7 +215,11 @@ class Agent:
         if outcome.kind != "left":
             self._work.say(how)
         if not running.gone:
-            await self._leases.end(lease, outcome)
+            try:
+                await self._leases.end(lease, outcome)
+            except SpecError as error:  # the trial has never reported the objective
+                self._work.say(printable(f"trial {lease['trial']}: failed: {_first_line(error)}"))
+                await self._refused(running, _first_line(error))
         if outcome.kind == "left":  # now the trial has been given back; before, the service might not have answered
             self._work.say(how)
 
@@ -332,7 +336,7 @@ class Agent:
             await self._manager.interrupt(running.lease["segment_id"], "kill")
 
     async def _refused(self, running: _Running, why: str) -> None:
-        """Fail a trial whose report the service rejects, for instance because it lacks the objective."""
+        """Fail a trial whose report or end the service rejects, for instance because the objective is missing."""
         running.gone = True
         failure = Failure(kind="user", cause="exception", message=why)
         await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
