@@ -21,6 +21,8 @@ import pytest
 
 from tests.agents.conftest import AgentService
 from tests.slow_storage import SlowStorage
+from tuner.agents.leases import Leases
+from tuner.agents.worker import Agent, Work
 from tuner.domain.events import Reported
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,9 @@ def silent(config):
 
 def misspelt(config):
     tuner.report({"los": 1.0})
+
+def forgets(config):
+    tuner.report({"time": 1.0})
 
 def broken(config):
     tuner.report({"loss": 1.0})
@@ -253,6 +258,22 @@ def test_a_trial_whose_checkpoints_are_on_another_machine_starts_over(
     assert (trial["state"], trial["failures"], segments[-1]["start_iteration"]) == ("completed", 0, 0), trial
 
 
+def test_the_storage_of_an_experiment_may_name_a_variable_of_the_agents_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent took the folder for one that it does not have, so other agents did not find its checkpoints."""
+    worker = Agent(Leases("http://service.invalid", None, "far", "agent"), Work(make=None, home=tmp_path / "home"))
+    lease = {"experiment_id": "exp_1", "storage": "$SCRATCH/tuner/exp_1"}
+    found = []
+    for folder in (None, tmp_path / "nowhere", tmp_path):
+        monkeypatch.delenv("SCRATCH", raising=False)
+        if folder is not None:
+            monkeypatch.setenv("SCRATCH", str(folder))
+        (tmp_path / "tuner").mkdir(exist_ok=True)
+        found.append(worker._storage(lease))
+    assert found == [str(tmp_path / "home" / "checkpoints" / "exp_1")] * 2 + ["$SCRATCH/tuner/exp_1"]
+
+
 def test_an_agent_completes_its_uploads_before_it_ends_a_trial(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -428,7 +449,9 @@ def test_an_agent_without_a_function_gives_its_trials_back(
     assert {(trial["state"], trial["failures"]) for trial in found} == {("pending", 0)}, output
 
 
-@pytest.mark.parametrize(("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss")])
+@pytest.mark.parametrize(
+    ("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss"), ("forgets", "loss")]
+)
 def test_a_trial_without_the_objective_fails_and_the_agent_continues(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]], function: str, says: str
 ) -> None:

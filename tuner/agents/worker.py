@@ -215,7 +215,11 @@ class Agent:
         if outcome.kind != "left":
             self._work.say(how)
         if not running.gone:
-            await self._leases.end(lease, outcome)
+            try:
+                await self._leases.end(lease, outcome)
+            except SpecError as error:  # the trial has never reported the objective
+                self._work.say(printable(f"trial {lease['trial']}: failed: {_first_line(error)}"))
+                await self._refused(running, _first_line(error))
         if outcome.kind == "left":  # now the trial has been given back; before, the service might not have answered
             self._work.say(how)
 
@@ -296,7 +300,7 @@ class Agent:
         If possible, other machines can read it too.
         """
         experiment, theirs, own = lease["experiment_id"], str(lease["storage"]), self._work.storage
-        if own is None and ("://" in theirs or os.path.isdir(os.path.dirname(theirs))):
+        if own is None and ("://" in theirs or _is_there(os.path.dirname(theirs))):
             return theirs
         folder = join(str(self._work.home / "checkpoints") if own is None else own, experiment)
         if is_local(folder):
@@ -332,7 +336,7 @@ class Agent:
             await self._manager.interrupt(running.lease["segment_id"], "kill")
 
     async def _refused(self, running: _Running, why: str) -> None:
-        """Fail a trial whose report the service rejects, for instance because it lacks the objective."""
+        """Fail a trial whose report or end the service rejects, for instance because the objective is missing."""
         running.gone = True
         failure = Failure(kind="user", cause="exception", message=why)
         await self._leases.end(running.lease, Outcome(kind="failed", failure=failure))
@@ -419,6 +423,13 @@ async def _last_words(running: _Running, gone: Awaitable[Any] | None) -> None:
     waiting = {sent} if gone is None else {sent, asyncio.ensure_future(gone)}
     await asyncio.wait(waiting, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
     sent.cancel()
+
+
+def _is_there(folder: str) -> bool:
+    """Return whether this machine has a folder whose path may begin with a variable, such as `$SCRATCH`, or with ``~``."""
+    with contextlib.suppress(CheckpointError):  # the variable is not set here
+        return os.path.isdir(place(folder).path)
+    return False
 
 
 def _first_line(error: Exception) -> str:

@@ -50,6 +50,22 @@ def test_an_error_without_a_text_loses_no_report(local_bench: LocalBench) -> Non
     assert [report.metrics["loss"] for report in local_bench.reports(launch)] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
+def closes_its_stderr(config: dict[str, Any]) -> None:
+    for loss in range(5):
+        report(loss=loss)
+    sys.stderr.close()
+    raise ValueError("the GPU is on fire")
+
+
+def test_an_error_after_the_log_was_closed_loses_no_report(local_bench: LocalBench) -> None:
+    """It was replaced by that of the closed stream, and the reports since the last milestone were lost."""
+    launch = local_bench.launch(closes_its_stderr, first_milestone=None)
+    failure = local_bench.run(launch).failure
+    assert failure is not None
+    assert failure.message == "ValueError: the GPU is on fire"
+    assert [report.metrics["loss"] for report in local_bench.reports(launch)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def calls_tuner_in_forks(config: dict[str, Any]) -> None:
     from tuner.trials.training import driver_calls, session
 

@@ -76,7 +76,8 @@ class Segment:
             if running.left is None:
                 error = describe(raised, "")
                 if not isinstance(raised, ScriptFailed):  # what a script wrote to stderr is already in the log
-                    sys.stderr.write(error.traceback)
+                    with contextlib.suppress(Exception):  # the function may have closed or replaced the stream
+                        sys.stderr.write(error.traceback)
         if self.overstay is not None:
             self.overstay.cancel()
         running.saving = True

@@ -324,6 +324,8 @@ def _rebuilt(loader: DataLoader[Any], sampler: Any, batches: _GlobalBatches | No
         "generator": loader.generator,
         "persistent_workers": loader.persistent_workers,
     }
+    if hasattr(loader, "in_order"):  # since PyTorch 2.6
+        options["in_order"] = loader.in_order
     if loader.num_workers > 0:
         options |= {
             "multiprocessing_context": loader.multiprocessing_context,
