@@ -98,6 +98,15 @@ def check_pods(documents: list[Any]) -> None:
     """Kubernetes sets TUNER_PORT to tcp://... in the pods of a namespace with a service named tuner, unless told not to."""
     assert len(pods(documents)) >= 4
     assert all(pod.get("enableServiceLinks") is False for pod in pods(documents))
+    # If the head of Ray is lost, no operator starts Ray again in the pod of the service.
+    probes = [
+        one["livenessProbe"]["exec"]["command"]
+        for pod in pods(documents)
+        for one in pod["containers"]
+        if "livenessProbe" in one
+    ]
+    assert len(probes) == 1
+    assert "raylet" in probes[0][-1]
     # All pods have the same image, which they pull with the same secrets, and the same account.
     shared = [(pod.get("imagePullSecrets"), pod.get("serviceAccountName")) for pod in pods(documents)]
     assert shared == shared[:1] * len(shared)

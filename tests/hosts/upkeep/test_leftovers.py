@@ -1,4 +1,4 @@
-"""What earlier hosts have left behind is found."""
+"""Test that the data of deleted experiments is found and removed."""
 
 from __future__ import annotations
 
