@@ -451,11 +451,17 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       <td className={classes.wide}>
         {several ? (
           <>
-            <FrontSpark experiment={experiment} />
+            <FrontSpark experiment={experiment} ran={ran(experiment, now)} />
             <span className={classes.use}>hypervolume</span>
           </>
         ) : (
-          <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+          <Spark
+            id={experiment.id}
+            label={leading(experiment)}
+            value={best?.value ?? null}
+            repeated={!!best?.runs}
+            ran={ran(experiment, now)}
+          />
         )}
       </td>
       <td
