@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
+import type { Trial } from "../api/types";
 import { after, nothing, random, story } from "../test/run";
-import { frontsIn, merged, withCurves, withDecisions, withRows, withSample } from "./changes";
+import { frontsIn, merged, rowsIn, withCurves, withDecisions, withRows, withSample } from "./changes";
 
 const STEPS = story(40);
 
@@ -185,6 +186,14 @@ describe("a sample of very many trials", () => {
     expect(then.complete).toBe(true);
     const many = Array.from({ length: 2001 }, (_, number) => ({ ...all[0]!, number }));
     expect(withSample(complete, { trials: many }).complete).toBe(false);
+  });
+
+  it("has a row once that has moved to the next page of the table meanwhile", () => {
+    const pages = [
+      [3, 1],
+      [1, 2],
+    ].map((numbers) => ({ items: numbers.map((number) => ({ number }) as Trial) }));
+    expect(rowsIn(pages).map(({ number }) => number)).toEqual([3, 1, 2]);
   });
 
   it("leaves the rows of a table where they are", () => {

@@ -86,6 +86,11 @@ export function frontsIn(lists: readonly Pick<Rows, "items" | "fronts">[]): Read
   return found;
 }
 
+/** Return the rows of all pages, each once: a trial that has moved in the order while the pages were read is on two of them. */
+export function rowsIn(pages: readonly Pick<Rows, "items">[]): readonly Trial[] {
+  return [...new Map(pages.flatMap(({ items }) => items).map((trial) => [trial.number, trial])).values()];
+}
+
 /** Replace the rows that have changed. Only the service knows which rows belong here, and in which order. */
 export function withRows(pages: Rows[], changes: Pick<Changes, "trials">): Rows[] {
   const fresh = new Map(changes.trials.map((trial) => [trial.number, trial]));

@@ -355,7 +355,8 @@ export function ExperimentVerdict({
 }
 
 function cellWords(row: ComparedRow, value: unknown): string {
-  if (value === undefined || value === null) return row.group === "Best configuration" ? "not present" : "–";
+  if (row.group === "Best configuration") return value === undefined ? "not present" : param(value);
+  if (value === undefined || value === null) return "–";
   if (row.name === "ran for") return duration(value as number);
   if (row.name.startsWith("GPU hours")) return (value as number).toFixed(2);
   if (row.group === "Results" && typeof value === "number") return written(value);

@@ -90,6 +90,12 @@ it("has the numbers of a group below each other at their decimal points", async 
   expect(texts("why")).toEqual(["3.5 of 4 epochs", "–"]);
 });
 
+it("tells a parameter whose value is null from one that a trial does not have", async () => {
+  show("step", [{ params: { schedule: null } }, { params: { schedule: "cosine" } }, {}]);
+  const row = (await screen.findByRole("rowheader", { name: "schedule" })).parentElement!;
+  expect([...row.querySelectorAll("td")].map((cell) => cell.textContent)).toEqual(["null", "cosine", "not present"]);
+});
+
 it("calls the same trial the best one in the sentence and in the table if another one is outside the constraints", async () => {
   show("step", [
     { best_value: 0.3, feasible: true },

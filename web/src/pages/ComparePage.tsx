@@ -346,7 +346,8 @@ export function Verdict({ trials, names, experiments }: VerdictProps) {
 }
 
 function cellWords(row: ComparedRow, value: unknown): string {
-  if (value === undefined || value === null) return row.group === "Parameters" ? "not present" : "–";
+  if (row.group === "Parameters") return value === undefined ? "not present" : param(value);
+  if (value === undefined || value === null) return "–";
   if (row.name === "trained for") return duration(value as number);
   return row.group === "Results" && typeof value === "number" ? written(value) : param(value);
 }

@@ -12,7 +12,7 @@ import { identityColour, ranks } from "../curves/colours";
 import { expectedOf } from "../curves/expected";
 import { readable } from "../format";
 import { isPopulationBased } from "../live/states";
-import { frontsIn, type Rows } from "../live/changes";
+import { frontsIn, rowsIn, type Rows } from "../live/changes";
 import {
   keys,
   readAllRows,
@@ -206,7 +206,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const order = `${sort.descending ? "-" : ""}${column}`;
   const query = useRows(live, { sort: order, where }, !complete);
   const pages = query.data?.pages;
-  const read = useMemo(() => inWords(pages?.flatMap((page) => page.items) ?? NO_TRIALS, labels), [pages, labels]);
+  const read = useMemo(() => inWords(pages ? rowsIn(pages) : NO_TRIALS, labels), [pages, labels]);
   const rowFronts = useSameMap(
     useMemo(() => (several && !complete ? frontsIn(pages ?? NO_PAGES) : fronts), [several, complete, pages, fronts]),
   );

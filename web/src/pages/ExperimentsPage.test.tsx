@@ -171,3 +171,38 @@ test("the field shows the name for which the address asks, and there are no firs
   expect(field().value).toBe("");
   answer({ items: [], next_page_token: null });
 });
+
+test("two filters that are chosen one right after the other both apply", async () => {
+  const items = [listed("exp_1"), listed("exp_2", { project: "audio" })];
+  const read = vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null });
+  show("/experiments");
+  const label = (await screen.findAllByRole("button", { name: "Only label team=vision" }))[0]!;
+  act(() => {
+    label.click();
+    screen.getByRole("button", { name: "Only project audio" }).click();
+  });
+  await screen.findByRole("button", { name: "Remove the filter project audio" });
+  await screen.findByRole("button", { name: "Remove the filter label team=vision" });
+  expect(read.mock.lastCall![0]).toMatchObject({ tag: ["team=vision"], project: "audio" });
+});
+
+test("an experiment that is on two pages, since it has moved meanwhile, is listed once", async () => {
+  vi.spyOn(api, "experiments").mockImplementation((query) =>
+    Promise.resolve(
+      query.page_token
+        ? { items: [listed("exp_1"), listed("exp_3")], next_page_token: null }
+        : { items: [listed("exp_1"), listed("exp_2")], next_page_token: "2" },
+    ),
+  );
+  show("/experiments?sort=trials");
+  fireEvent.click(await screen.findByRole("button", { name: "More experiments" }));
+  await screen.findByText("exp_3");
+  expect(screen.getAllByText(/^exp_\d$/).map((one) => one.textContent)).toEqual(["exp_1", "exp_2", "exp_3"]);
+});
+
+test("a name that is longer than the service searches for is cut", async () => {
+  const read = vi.spyOn(api, "experiments").mockResolvedValue({ items: [], next_page_token: null });
+  show(`/experiments?name=${"a".repeat(300)}`);
+  await waitFor(() => expect(read.mock.lastCall?.[0].name).toBe("a".repeat(200)));
+  expect(screen.getByLabelText<HTMLInputElement>("Filter by name").maxLength).toBe(200);
+});

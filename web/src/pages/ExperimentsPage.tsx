@@ -2,7 +2,7 @@ import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Fragment, useState } from "react";
-import { Link, useNavigate, useSearchParams } from "react-router";
+import { Link, useNavigate } from "react-router";
 import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
@@ -23,7 +23,11 @@ import { useTyped } from "../parts/common/useTyped";
 import { useAtOnce } from "../parts/common/useAtOnce";
 import classes from "./pages.module.css";
 import { inUse, onlyWaits } from "./held";
+import { useAddress } from "./useAddress";
 
+/** The maximum number of letters that the service searches for. */
+const LONGEST_NAME = 200;
+const NO_FILTERS = { state: null, name: null, tag: null, project: null };
 const STATES: ExperimentState[] = ["running", "pending", "paused", "completed", "failed", "cancelled"];
 
 /**
@@ -69,25 +73,16 @@ function inWords(sort: string, column: SortedBy): string {
 
 export default function ExperimentsPage() {
   useTitle("Experiments");
-  const [search, setSearch] = useSearchParams();
-  const asked = search.get("state");
+  const address = useAddress();
+  const asked = address.get("state");
   const state = STATES.find((one) => one === asked) ?? "";
-  const name = search.get("name") ?? "";
-  const tag = search.get("tag") ?? "";
-  const project = search.get("project") ?? "";
-  const archived = search.get("archived") === "yes";
-  const wanted = search.get("sort") ?? "";
+  const name = (address.get("name") ?? "").slice(0, LONGEST_NAME);
+  const tag = address.get("tag") ?? "";
+  const project = address.get("project") ?? "";
+  const archived = address.get("archived") === "yes";
+  const wanted = address.get("sort") ?? "";
   const sort = isSorted(wanted) ? wanted : "";
-  const filter = (key: string, value: string) =>
-    setSearch(
-      (old) => {
-        const next = new URLSearchParams(old);
-        if (value) next.set(key, value);
-        else next.delete(key);
-        return next;
-      },
-      { replace: true },
-    );
+  const filter = (key: string, value: string) => address.set({ [key]: value });
   const [showsArchived, setShowsArchived] = useAtOnce(archived, (on) => filter("archived", on ? "yes" : ""));
   const filterName = useDebouncedCallback((value: string) => filter("name", value.trim()), 250);
   const typedName = useTyped(name, (value) => {
@@ -127,7 +122,8 @@ export default function ExperimentsPage() {
     refetchInterval: 2000,
     placeholderData: (old) => old,
   });
-  const listed = query.data?.pages.flatMap((page) => page.items) ?? [];
+  // An experiment that has moved in the order while the pages were read is on two of them.
+  const listed = [...byId(query.data?.pages.flatMap((page) => page.items) ?? []).values()];
   const experiments = state || archived || sort ? listed : runningFirst(running.data?.items ?? [], listed);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const chosen = experiments.filter((one) => ticked.has(one.id));
@@ -140,6 +136,7 @@ export default function ExperimentsPage() {
   const navigate = useNavigate();
   const mayChange = useMayChange();
   const best = chosen.flatMap((one) => one.best?.trial_id ?? []);
+  const projects = new Set(experiments.map((one) => one.project)).size > 1;
   const now = useNow(true);
 
   const order = { sort, onSort: (column: SortedBy) => filter("sort", nextSort(sort, column)) };
@@ -162,7 +159,14 @@ export default function ExperimentsPage() {
         <div className={classes.filters}>
           {tag && <Chosen what={`label ${tag}`} onClear={() => filter("tag", "")} />}
           {project && <Chosen what={`project ${project}`} onClear={() => filter("project", "")} />}
-          <TextInput size="xs" placeholder="Filter by name" aria-label="Filter by name" data-search {...typedName} />
+          <TextInput
+            size="xs"
+            maxLength={LONGEST_NAME}
+            placeholder="Filter by name"
+            aria-label="Filter by name"
+            data-search
+            {...typedName}
+          />
           <Select
             size="xs"
             placeholder="Any state"
@@ -211,7 +215,11 @@ export default function ExperimentsPage() {
             : archived && all
               ? "No experiment is archived."
               : "No experiment matches."}{" "}
-          <Anchor component="button" size="sm" onClick={() => setSearch(none ? { archived: "yes" } : {})}>
+          <Anchor
+            component="button"
+            size="sm"
+            onClick={() => address.set({ ...NO_FILTERS, archived: none ? "yes" : null })}
+          >
             {none ? "Show them" : "Show all"}
           </Anchor>
         </Panel>
@@ -271,7 +279,7 @@ export default function ExperimentsPage() {
                     experiment={one}
                     now={now}
                     ticked={ticked.has(one.id)}
-                    projects={experiments.some((other) => other.project !== one.project)}
+                    projects={projects}
                     onFilter={filter}
                     onTick={(on) => tick(one.id, on)}
                   />
@@ -335,11 +343,12 @@ function Head({ columns, sort, onSort, className, minWidth }: HeadProps) {
 
 /** Return the running experiments, then the others as they are listed; no experiment twice. */
 export function runningFirst(running: readonly Experiment[], listed: readonly Experiment[]): readonly Experiment[] {
-  const found = new Map<string, Experiment>();
-  for (const one of running) found.set(one.id, one);
-  for (const one of listed) if (one.state === "running") found.set(one.id, one);
-  for (const one of listed) found.set(one.id, one);
-  return [...found.values()];
+  return [...byId([...running, ...listed.filter((one) => one.state === "running"), ...listed]).values()];
+}
+
+/** Experiments by id: each at its first place, as it was read last. */
+function byId(experiments: readonly Experiment[]): ReadonlyMap<string, Experiment> {
+  return new Map(experiments.map((one) => [one.id, one]));
 }
 
 /** The best value of an objective. Different trials may have reported those of several objectives. */
@@ -451,11 +460,17 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
       <td className={classes.wide}>
         {several ? (
           <>
-            <FrontSpark experiment={experiment} />
+            <FrontSpark experiment={experiment} ran={ran(experiment, now)} />
             <span className={classes.use}>hypervolume</span>
           </>
         ) : (
-          <Spark id={experiment.id} label={leading(experiment)} value={best?.value ?? null} repeated={!!best?.runs} />
+          <Spark
+            id={experiment.id}
+            label={leading(experiment)}
+            value={best?.value ?? null}
+            repeated={!!best?.runs}
+            ran={ran(experiment, now)}
+          />
         )}
       </td>
       <td

@@ -5,6 +5,7 @@ import { MemoryRouter } from "react-router";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
+import { SignedIn } from "../parts/common/SignIn";
 import NewExperimentPage from "./NewExperimentPage";
 
 beforeEach(() => {
@@ -267,4 +268,27 @@ it("says why a parameter cannot be renamed, and keeps what was typed", async () 
   expect([name.value, screen.queryByText("give it a name")]).toEqual(["width", null]);
   typed("rate");
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n {4}type: choice\n/m);
+});
+
+it("asks for a token if the session has ended when the search is started, and keeps the spec", async () => {
+  vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
+  vi.spyOn(api, "cluster").mockResolvedValue({ nodes: [], may_join: [] } as never);
+  render(
+    <MantineProvider env="test">
+      <MemoryRouter initialEntries={["/new"]}>
+        <QueryClientProvider client={new QueryClient()}>
+          <SignedIn>
+            <NewExperimentPage />
+          </SignedIn>
+        </QueryClientProvider>
+      </MemoryRouter>
+    </MantineProvider>,
+  );
+  const start = await screen.findByRole<HTMLButtonElement>("button", { name: "Start the search" });
+  await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+  for (const call of ["dryRun", "cluster", "create"] as const)
+    vi.spyOn(api, call).mockRejectedValue(new ApiError(401, "a token is needed"));
+  fireEvent.click(start);
+  expect(await screen.findByLabelText(/^Token/, {}, { timeout: 5000 })).toBeTruthy();
+  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^name: digits$/m);
 });

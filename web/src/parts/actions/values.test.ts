@@ -63,6 +63,21 @@ describe("the fields of a search space", () => {
     expect(filled(fields, { reg: textOf(fields[0]!, null) })).toEqual({ reg: null });
   });
 
+  it("send texts that are empty, or begin or end with a blank, as they are", () => {
+    const space = {
+      flag: { type: "choice", categories: ["", "--amp"] },
+      glue: { type: "choice", categories: [" ", " a", "a"] },
+    };
+    for (const params of [
+      { flag: "", glue: " a" },
+      { flag: "--amp", glue: " " },
+    ]) {
+      const texts = textsOf({ space, labels: {} }, params);
+      expect(Object.values(texts)).not.toContain("");
+      expect(filled(fieldsOf({ space, labels: {} }), texts)).toEqual(params);
+    }
+  });
+
   it("are those of groups and of chosen branches, but not of constants", () => {
     const unit = { type: "uniform", lower: 0, upper: 1 };
     const space = {

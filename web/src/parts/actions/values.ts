@@ -76,7 +76,8 @@ function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field 
 
 /** The options with these labels. */
 function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Option[] {
-  return distinct(labels, values).map((text, i) => ({ text, value: values[i] }));
+  // An empty field means that the value is drawn, so an empty text is shown with its quotes.
+  return distinct(labels, values).map((text, i) => ({ text: text || '""', value: values[i] }));
 }
 
 /** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */
@@ -113,7 +114,8 @@ export function textsOf(
 export function filled(fields: readonly Field[], texts: Readonly<Record<string, string>>): Record<string, unknown> {
   return Object.fromEntries(
     fields.flatMap((field) => {
-      const text = texts[field.name]?.trim() ?? "";
+      const typed = texts[field.name] ?? "";
+      const text = field.options ? typed : typed.trim();
       return text === "" ? [] : [[field.name, valueOf(field, text)]];
     }),
   );

@@ -79,6 +79,6 @@ export default function RowsDialog({ title, rows, onClose }: { title: string; ro
 
 function cell(value: unknown): string {
   if (value === null || value === undefined || value === "") return "–";
-  if (typeof value === "number") return metric(value);
+  if (typeof value === "number") return Number.isSafeInteger(value) ? String(value) : metric(value);
   return typeof value === "string" ? value : JSON.stringify(value);
 }

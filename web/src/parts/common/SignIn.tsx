@@ -19,6 +19,7 @@ const MOST_LETTERS = 20;
  */
 export function SignedIn({ children }: { children: ReactNode }) {
   const refused = useIsRefused();
+  useRefusedActions();
   useKept(refused);
   const session = useSession();
   const who = session?.name ? identity(session) : null;
@@ -53,13 +54,30 @@ function useKept(hidden: boolean): void {
   }, [client, hidden]);
 }
 
-/** True if a request of the page was refused because nobody is signed in. */
+/** True if the page could not read something because nobody is signed in. */
 function useIsRefused(): boolean {
   const cache = useQueryClient().getQueryCache();
   return useSyncExternalStore(
     (changed) => cache.subscribe(notifyManager.batchCalls(changed)),
-    () => cache.getAll().some((query) => query.state.error instanceof ApiError && query.state.error.status === 401),
+    () => cache.getAll().some((query) => isUnsigned(query.state.error)),
   );
+}
+
+/** Let the page read everything again once an action was refused because nobody is signed in: a page may ask for nothing by itself. */
+function useRefusedActions(): void {
+  const client = useQueryClient();
+  useEffect(
+    () =>
+      client.getMutationCache().subscribe((event) => {
+        if (event.type !== "updated" || event.action.type !== "error") return;
+        if (isUnsigned(event.action.error)) void client.invalidateQueries();
+      }),
+    [client],
+  );
+}
+
+function isUnsigned(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 401;
 }
 
 /** Show who is signed in, and a button to sign out. Show nothing if the service does not ask for a token. */

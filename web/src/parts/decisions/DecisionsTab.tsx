@@ -34,6 +34,8 @@ export const KINDS = [
   "finish",
 ] as const satisfies readonly DecisionKind[];
 const REFRESH_MS = 3000;
+/** The maximum number of letters that the service searches for. */
+const LONGEST_TEXT = 200;
 
 /** Decisions as rows of a CSV file. */
 function decisionRows(decisions: readonly Decision[]): Rows {
@@ -59,7 +61,7 @@ export default function DecisionsTab({
   onSelect: (number: number) => void;
 }) {
   const kinds = parseKinds(address.get("kind"));
-  const text = address.get("q") ?? "";
+  const text = (address.get("q") ?? "").slice(0, LONGEST_TEXT);
   const trial = chosenTrial(address);
   const find = useDebouncedCallback((value: string) => address.set({ q: value.trim() }), 250);
   const typed = useTyped(text, (value) => {
@@ -101,6 +103,7 @@ export default function DecisionsTab({
             <TextInput
               size="xs"
               w={190}
+              maxLength={LONGEST_TEXT}
               placeholder="Search the reasons"
               aria-label="Search the reasons"
               data-search

@@ -13,7 +13,7 @@ describe("the line of the best value in the list", () => {
     vi.spyOn(api, "bestSoFar").mockResolvedValue(read);
     render(
       <QueryClientProvider client={new QueryClient()}>
-        <Spark id="exp_1" label="Best reward" value={210.315} repeated />
+        <Spark id="exp_1" label="Best reward" value={210.315} repeated ran={5} />
       </QueryClientProvider>,
     );
     await screen.findByRole("img", {
@@ -27,15 +27,18 @@ describe("the line of the best value in the list", () => {
     >);
     render(
       <QueryClientProvider client={new QueryClient()}>
-        <Spark id="exp_1" label="Best loss" value={0.25} repeated={false} />
+        <Spark id="exp_1" label="Best loss" value={0.25} repeated={false} ran={40} />
       </QueryClientProvider>,
     );
     const words = `Best loss over time, from 0.9 to 0.25. ${SPARK_AXES}`;
     const line = await screen.findByRole("img", { name: words });
     expect(line.querySelector("title")!.textContent).toBe(words);
     // A loss falls: SVG counts from the top, so the line goes down to a larger number.
-    const [, first, second] = /^M[\d.]+ ([\d.]+)H[\d.]+V([\d.]+)/.exec(line.querySelector("path")!.getAttribute("d")!)!;
+    const [, first, at, second] = /^M[\d.]+ ([\d.]+)H([\d.]+)V([\d.]+)H90$/.exec(
+      line.querySelector("path")!.getAttribute("d")!,
+    )!;
     expect(Number(second)).toBeGreaterThan(Number(first));
+    expect(at).toBe("9.0"); // a tenth of the width: the search went on for ten times as long without a better value
   });
 });
 
@@ -53,7 +56,7 @@ it("is the hypervolume if there are several objectives, and the front is counted
   } as unknown as Experiment;
   render(
     <QueryClientProvider client={new QueryClient()}>
-      <FrontSpark experiment={experiment} />
+      <FrontSpark experiment={experiment} ran={5} />
       <FrontCount experiment={experiment} />
     </QueryClientProvider>,
   );

@@ -18,10 +18,12 @@ interface SparkProps {
   value: number | null;
   /** Configurations were evaluated again, so that the best value is a mean. */
   repeated: boolean;
+  /** The seconds for which the experiment has run. */
+  ran: number | null;
 }
 
 /** Show the best value over time as a small line. It is read again when there is a new best value. */
-export function Spark({ id, label, value, repeated }: SparkProps) {
+export function Spark({ id, label, value, repeated, ran }: SparkProps) {
   const { data } = useQuery({
     queryKey: [...keys.experiment(id), "spark", value],
     queryFn: ({ signal }) => api.bestSoFar(id, {}, signal),
@@ -29,12 +31,13 @@ export function Spark({ id, label, value, repeated }: SparkProps) {
     staleTime: Infinity,
     placeholderData: (old) => old,
   });
-  return <Line line={data} label={label} more={repeated ? `${LINE_OF_FIRST_RUNS} ` : ""} />;
+  return <Line line={data} ran={ran} label={label} more={repeated ? `${LINE_OF_FIRST_RUNS} ` : ""} />;
 }
 
 /** Show the hypervolume of several objectives over time as a small line. */
-export function FrontSpark({ experiment }: { experiment: Experiment }) {
-  return <Line line={useHypervolume(experiment)} label="Hypervolume" more="It counts the trials that have ended. " />;
+export function FrontSpark({ experiment, ran }: { experiment: Experiment; ran: number | null }) {
+  const growth = useHypervolume(experiment);
+  return <Line line={growth} ran={ran} label="Hypervolume" more="It counts the trials that have ended. " />;
 }
 
 /** Say how many trials are on the Pareto front. */
@@ -49,7 +52,14 @@ export function FrontCount({ experiment, className }: { experiment: Experiment; 
   );
 }
 
-function Line({ line: data, label, more }: { line: BestSoFar | undefined; label: string; more: string }) {
+interface LineProps {
+  line: BestSoFar | undefined;
+  ran: number | null;
+  label: string;
+  more: string;
+}
+
+function Line({ line: data, ran, label, more }: LineProps) {
   if (!data || data.x.length === 0) return null;
   const words = `${label} over time, from ${written(data.y[0])} to ${written(data.y[data.y.length - 1])}. ${more}${SPARK_AXES}`;
   return (
@@ -61,15 +71,21 @@ function Line({ line: data, label, more }: { line: BestSoFar | undefined; label:
       aria-label={words}
     >
       <title>{words}</title>
-      <path d={steps(data.x, data.y, WIDTH, HEIGHT)} />
+      <path d={steps(data.x, data.y, ran ?? 0, WIDTH, HEIGHT)} />
     </svg>
   );
 }
 
-/** Steps from the left to the right edge; the last value holds until the end. */
-export function steps(x: readonly number[], y: readonly number[], width: number, height: number): string {
+/** Steps from the first value to the right edge, which is at `until`; the last value holds until there. */
+export function steps(
+  x: readonly number[],
+  y: readonly number[],
+  until: number,
+  width: number,
+  height: number,
+): string {
   const [low, high] = [Math.min(...y), Math.max(...y)];
-  const end = x[x.length - 1]! * 1.08 || 1;
+  const end = Math.max(until, x[x.length - 1]!) || 1;
   const across = (value: number) => ((value / end) * width).toFixed(1);
   const down = (value: number) =>
     high > low ? height - 2 - ((value - low) / (high - low)) * (height - 4) : height / 2;

@@ -16,11 +16,16 @@ const EXPERIMENT = {
   metric: "accuracy",
   mode: "max",
   scope: "all",
-  labels: { act: ["relu", "tanh"] },
+  labels: { act: ["relu", "tanh"], layers: ["[8, 8]", null] },
 } as unknown as Experiment;
 
 function near(trial_number: number, best_value: number | null, distance = 0.1): Found["items"][number] {
-  const changes = { lr: { before: 0.1, after: 0.2 }, act: { before: 0, after: 1 }, beta: { before: 0.5, after: null } };
+  const changes = {
+    lr: { before: 0.1, after: 0.2 },
+    act: { before: 0, after: 1 },
+    layers: { before: 0, after: 1 },
+    beta: { before: 0.5, after: null },
+  };
   return {
     trial_id: `trl_${trial_number}`,
     trial_number,
@@ -84,7 +89,7 @@ describe("the neighbors of a trial", () => {
       </MantineProvider>,
     );
     const rows = (await screen.findAllByRole("row")).map((row) => row.textContent);
-    expect(rows[1]).toBe("4 stopped1.2 %0.95 (+0.05)9lr=0.2, act=tanh, beta=not present");
+    expect(rows[1]).toBe("4 stopped1.2 %0.95 (+0.05)9lr=0.2, act=tanh, layers=null, beta=not present");
     expect(rows[2]).toContain("40 %–9");
     expect(screen.getByText("12,000 trials were not compared.")).toBeTruthy();
     fireEvent.click(screen.getByRole("button", { name: "4" }));

@@ -141,7 +141,7 @@ function Gap({ value, own }: { value: number | null; own: number | null }) {
 function Changes({ of, labels }: { of: Found["items"][number]["changes"]; labels: Experiment["labels"] }) {
   const other = Object.fromEntries(Object.entries(of).map(([name, { after }]) => [name, after]));
   const words = Object.entries(readable(other, labels)).map(
-    ([name, value]) => `${paramName(name, labels)}=${value === null ? "not present" : param(value)}`,
+    ([name, value]) => `${paramName(name, labels)}=${other[name] === null ? "not present" : param(value)}`,
   );
   if (words.length === 0) return "nothing";
   return words.map((one, i) => (
