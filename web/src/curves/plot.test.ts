@@ -25,6 +25,11 @@ function curve(number: number, length: number, top = 0.5): Series {
   };
 }
 
+const shifted = (segment: Series["segments"][number], by: number) => ({
+  ...segment,
+  y: segment.y.map((value) => value! + by),
+});
+
 const NO_SOURCE = () => undefined;
 const RANK = new Map(Array.from({ length: 30 }, (_, i) => [i, i + 1]));
 const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotData => ({
@@ -280,6 +285,17 @@ describe("the chart of curves", () => {
     plot.setLook({ ...LOOK, x: "metric" });
     plot.setData(data([{ ...one, segments }]));
     expect(plot["shown"]!.x.max).toBeGreaterThan(-150);
+  });
+
+  it("has room for the whole labels of long numbers", async () => {
+    const room = () => Number.parseFloat(plot["plot"]!.over.style.left);
+    await begin([curve(1, 50)]);
+    const usual = room();
+    await begin([curve(1, 50)].map((one) => ({ ...one, segments: [shifted(one.segments[0]!, 123456)] })));
+    const labels = plot["plot"]!.axes[1] as unknown as { _values: string[] };
+    expect(labels._values).toContain("123456.10");
+    expect(room()).toBeGreaterThanOrEqual(6.6 * "123456.10".length);
+    expect(room()).toBeGreaterThan(usual);
   });
 
   it("zooms out and moves by keys beyond the part that was read more finely", async () => {

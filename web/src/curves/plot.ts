@@ -42,6 +42,7 @@ import {
   trace,
   type Axes,
 } from "./marks";
+import { widthFor } from "./ticks";
 import { number } from "../format";
 import { isShortcut } from "../parts/common/useKeys";
 
@@ -290,7 +291,7 @@ export class CurvesPlot {
             labelGap: 0,
             ...ownTicks(logX ? "log" : scaleOf(x), true),
           },
-          { ...axis, size: 58, gap: 6, ...ownTicks(log ? "log" : "linear", false) },
+          { ...axis, size: (_, labels) => widthFor(labels), gap: 6, ...ownTicks(log ? "log" : "linear", false) },
         ],
         cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 20, setScale: false } },
         select: { show: true, left: 0, top: 0, width: 0, height: 0 },
