@@ -287,6 +287,26 @@ describe("the chart of curves", () => {
     expect(plot["shown"]!.x.max).toBeGreaterThan(-150);
   });
 
+  it("puts the words about a point on the side with more room, in a small window, too", async () => {
+    const hover = vi.spyOn(handlers, "onHover");
+    await begin(many);
+    const { over } = plot["plot"]!;
+    vi.spyOn(over, "getBoundingClientRect").mockReturnValue({ left: 0, top: 0, width: 280, height: 200 } as DOMRect);
+    vi.spyOn(over, "offsetLeft", "get").mockReturnValue(58);
+    const { points } = plot["lines"][0]!;
+    const sides = [60, 220].map((clientX) => {
+      let at = 0;
+      while (points[at]! < clientX) at += 2;
+      over.dispatchEvent(new MouseEvent("mousemove", { clientX, clientY: points[at + 1]! }));
+      const found = hover.mock.calls.at(-1)![0];
+      return [found?.left, found?.side];
+    });
+    expect(sides).toEqual([
+      [118, "right"],
+      [278, "left"],
+    ]);
+  });
+
   it("has room for the whole labels of long numbers", async () => {
     const room = () => Number.parseFloat(plot["plot"]!.over.style.left);
     await begin([curve(1, 50)]);
