@@ -3,7 +3,7 @@ import { useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "r
 import type { Experiment, Trial } from "../api/types";
 import { colourAt } from "../curves/colours";
 import { config, metric as written, plural, type Labels } from "../format";
-import { ticks } from "../curves/ticks";
+import { ticks, widthFor } from "../curves/ticks";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
 import { staircase, type Point } from "./pareto";
@@ -28,6 +28,8 @@ interface ParetoChartProps {
 }
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 12, 42];
+/** The room for the title left of the labels. */
+const TITLE = 6;
 const REACH = 14;
 
 /**
@@ -97,10 +99,12 @@ export function ParetoChart(props: ParetoChartProps) {
     };
     return { x: range(points.map((one) => one.values[axes[0]]!)), y: range(points.map((one) => one.values[axes[1]]!)) };
   }, [points, axes]);
-  const right = Math.max(LEFT + 10, width - RIGHT);
   const bottom = height - BOTTOM;
+  const yTicks = ticks("linear", plane.y.min, plane.y.max, { pixels: bottom - TOP, horizontal: false });
+  const left = widthFor(yTicks.labels) + TITLE;
+  const right = Math.max(left + 10, width - RIGHT);
   const at = (x: number, y: number): [number, number] => [
-    LEFT + ((x - plane.x.min) / (plane.x.max - plane.x.min)) * (right - LEFT),
+    left + ((x - plane.x.min) / (plane.x.max - plane.x.min)) * (right - left),
     bottom - ((y - plane.y.min) / (plane.y.max - plane.y.min)) * (bottom - TOP),
   ];
 
@@ -188,8 +192,7 @@ export function ParetoChart(props: ParetoChartProps) {
     }
     return found;
   };
-  const xTicks = ticks("linear", plane.x.min, plane.x.max, { pixels: right - LEFT, horizontal: true });
-  const yTicks = ticks("linear", plane.y.min, plane.y.max, { pixels: bottom - TOP, horizontal: false });
+  const xTicks = ticks("linear", plane.x.min, plane.x.max, { pixels: right - left, horizontal: true });
   const wanted = (mode: "min" | "max") => (mode === "max" ? "higher is better" : "lower is better");
   const tipTrial = tip && trials.get(tip.number);
 
@@ -211,14 +214,14 @@ export function ParetoChart(props: ParetoChartProps) {
           const [, y] = at(plane.x.min, value);
           return (
             <g key={value}>
-              <line x1={LEFT} x2={right} y1={y} y2={y} className={classes.grid} />
-              <text className={classes.axisMark} x={LEFT - 6} y={y + 3.5} textAnchor="end">
+              <line x1={left} x2={right} y1={y} y2={y} className={classes.grid} />
+              <text className={classes.axisMark} x={left - 6} y={y + 3.5} textAnchor="end">
                 {yTicks.labels[i]}
               </text>
             </g>
           );
         })}
-        <text className={classes.axisTitle} x={(LEFT + right) / 2} y={height - 6} textAnchor="middle">
+        <text className={classes.axisTitle} x={(left + right) / 2} y={height - 6} textAnchor="middle">
           {across.metric}, {wanted(across.mode)}
         </text>
         <text

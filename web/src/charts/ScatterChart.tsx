@@ -2,6 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useLayoutEffect, useRef, useState, type MouseEvent } from "react";
 import type { Trial } from "../api/types";
 import { palette, rankedOf, shade, shareOfRank } from "../curves/colours";
+import { widthFor } from "../curves/ticks";
 import { config, metric as written, reachedAt, type Labels } from "../format";
 import { clear } from "./canvas";
 import classes from "./charts.module.css";
@@ -36,7 +37,7 @@ interface ScatterChartProps extends Marking {
   label: string;
 }
 
-const [LEFT, RIGHT, TOP, BOTTOM] = [58, 12, 10, 38];
+const [RIGHT, TOP, BOTTOM] = [12, 10, 38];
 /** Room at the left and at the bottom for trials without the parameter of an axis. */
 const ABSENT_ROOM = 26;
 const REACH = 12;
@@ -53,13 +54,18 @@ export function ScatterChart(props: ScatterChartProps) {
   const theme = useComputedColorScheme("light");
   const [tip, setTip] = useState<{ number: number; left: number; top: number } | null>(null);
 
-  const left = LEFT + (dots.some((dot) => dot.x === null) ? ABSENT_ROOM : 0);
-  const right = Math.max(left + 20, width - RIGHT);
   const bottom = height - BOTTOM - (dots.some((dot) => dot.y === null) ? ABSENT_ROOM : 0);
+  const upMarks = marksOf(up, bottom - TOP).map((mark) => ({
+    ...mark,
+    shown: up.range ? mark.label : shortened(mark.label, 10),
+  }));
+  const labelsEnd = widthFor(upMarks.map(({ shown }) => shown));
+  const left = labelsEnd + (dots.some((dot) => dot.x === null) ? ABSENT_ROOM : 0);
+  const right = Math.max(left + 20, width - RIGHT);
   // A little room, so that points at the ends of an axis are not cut off.
   const inset = 6;
   const px = (x: number | null) =>
-    x === null ? LEFT + ABSENT_ROOM / 2 : left + inset + x * (right - left - 2 * inset);
+    x === null ? labelsEnd + ABSENT_ROOM / 2 : left + inset + x * (right - left - 2 * inset);
   const py = (y: number | null) =>
     y === null ? height - BOTTOM - ABSENT_ROOM / 2 : bottom - inset - y * (bottom - TOP - 2 * inset);
 
@@ -159,25 +165,25 @@ export function ScatterChart(props: ScatterChartProps) {
             </text>
           </g>
         ))}
-        {marksOf(up, bottom - TOP).map(({ at, label: text }) => (
+        {upMarks.map(({ at, label: text, shown }) => (
           <g key={text}>
             <line x1={left} x2={right} y1={py(at)} y2={py(at)} className={classes.grid} />
-            <text className={classes.axisMark} x={LEFT - 6} y={py(at) + 3.5} textAnchor="end">
-              {shortened(text, 10)}
+            <text className={classes.axisMark} x={labelsEnd - 6} y={py(at) + 3.5} textAnchor="end">
+              {shown}
             </text>
           </g>
         ))}
-        {left > LEFT && (
+        {left > labelsEnd && (
           <text className={classes.axisMark} x={left - 11} y={height - BOTTOM + 14} textAnchor="end">
             not present
           </text>
         )}
         {bottom < height - BOTTOM && (
           <text className={classes.axisMark} textAnchor="end">
-            <tspan x={LEFT - 6} y={height - BOTTOM - ABSENT_ROOM / 2 - 2}>
+            <tspan x={labelsEnd - 6} y={height - BOTTOM - ABSENT_ROOM / 2 - 2}>
               not
             </tspan>
-            <tspan x={LEFT - 6} dy={12}>
+            <tspan x={labelsEnd - 6} dy={12}>
               present
             </tspan>
           </text>

@@ -5,6 +5,7 @@ import type { BestSoFar } from "../api/types";
 import { metric as written } from "../format";
 import { colourAt } from "./colours";
 import { ownTicks } from "./axes";
+import { widthFor } from "./ticks";
 import { useResizeForPrint } from "../print";
 
 interface BestChartProps {
@@ -43,7 +44,7 @@ export function BestChart({ best, label, until, height }: BestChartProps) {
         series: [{}, { stroke: colour, width: 2, paths: uPlot.paths.stepped!({ align: 1 }), points: { show: false } }],
         axes: [
           { ...axis, size: 26, gap: 5, ...ownTicks("time", true) },
-          { ...axis, size: 58, gap: 6, ...ownTicks("linear", false) },
+          { ...axis, size: (_, labels) => widthFor(labels), gap: 6, ...ownTicks("linear", false) },
         ],
       },
       [[], []],

@@ -296,11 +296,7 @@ function Tooltip({ hover, curves, objective, trials, rank, colour, source }: Too
   const trial = trials.get(hover.number);
   const donor = point.exploited ? source(hover.number, point.ordinal)?.trial : undefined;
   return (
-    <div
-      className={classes.tooltip}
-      style={{ left: hover.left, top: hover.top }}
-      data-side={hover.left > 320 ? "left" : "right"}
-    >
+    <div className={classes.tooltip} style={{ left: hover.left, top: hover.top }} data-side={hover.side}>
       <div className={classes.tooltipHead}>
         <i style={{ background: colour }} aria-hidden />
         <b>Trial {hover.number}</b> {series.state}

@@ -94,11 +94,7 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
         </p>
       )}
       {hover && point && (
-        <div
-          className={classes.tooltip}
-          style={{ left: hover.left, top: hover.top }}
-          data-side={hover.left > 320 ? "left" : "right"}
-        >
+        <div className={classes.tooltip} style={{ left: hover.left, top: hover.top }} data-side={hover.side}>
           <div className={classes.tooltipHead}>
             <i style={{ background: colours.get(hover.number) }} aria-hidden />
             <b>{names[hover.number]}</b>

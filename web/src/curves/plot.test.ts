@@ -25,6 +25,11 @@ function curve(number: number, length: number, top = 0.5): Series {
   };
 }
 
+const shifted = (segment: Series["segments"][number], by: number) => ({
+  ...segment,
+  y: segment.y.map((value) => value! + by),
+});
+
 const NO_SOURCE = () => undefined;
 const RANK = new Map(Array.from({ length: 30 }, (_, i) => [i, i + 1]));
 const data = (series: readonly Series[], fields: Partial<PlotData> = {}): PlotData => ({
@@ -280,6 +285,37 @@ describe("the chart of curves", () => {
     plot.setLook({ ...LOOK, x: "metric" });
     plot.setData(data([{ ...one, segments }]));
     expect(plot["shown"]!.x.max).toBeGreaterThan(-150);
+  });
+
+  it("puts the words about a point on the side with more room, in a small window, too", async () => {
+    const hover = vi.spyOn(handlers, "onHover");
+    await begin(many);
+    const { over } = plot["plot"]!;
+    vi.spyOn(over, "getBoundingClientRect").mockReturnValue({ left: 0, top: 0, width: 280, height: 200 } as DOMRect);
+    vi.spyOn(over, "offsetLeft", "get").mockReturnValue(58);
+    const { points } = plot["lines"][0]!;
+    const sides = [60, 220].map((clientX) => {
+      let at = 0;
+      while (points[at]! < clientX) at += 2;
+      over.dispatchEvent(new MouseEvent("mousemove", { clientX, clientY: points[at + 1]! }));
+      const found = hover.mock.calls.at(-1)![0];
+      return [found?.left, found?.side];
+    });
+    expect(sides).toEqual([
+      [118, "right"],
+      [278, "left"],
+    ]);
+  });
+
+  it("has room for the whole labels of long numbers", async () => {
+    const room = () => Number.parseFloat(plot["plot"]!.over.style.left);
+    await begin([curve(1, 50)]);
+    const usual = room();
+    await begin([curve(1, 50)].map((one) => ({ ...one, segments: [shifted(one.segments[0]!, 123456)] })));
+    const labels = plot["plot"]!.axes[1] as unknown as { _values: string[] };
+    expect(labels._values).toContain("123456.10");
+    expect(room()).toBeGreaterThanOrEqual(6.6 * "123456.10".length);
+    expect(room()).toBeGreaterThan(usual);
   });
 
   it("zooms out and moves by keys beyond the part that was read more finely", async () => {

@@ -42,6 +42,7 @@ import {
   trace,
   type Axes,
 } from "./marks";
+import { widthFor } from "./ticks";
 import { number } from "../format";
 import { isShortcut } from "../parts/common/useKeys";
 
@@ -62,9 +63,11 @@ export interface Look {
 export interface Hover {
   number: number;
   at: number;
-  /** Pixels from the plot's top left corner. */
+  /** Pixels from the top left corner of the chart, axes included. */
   left: number;
   top: number;
+  /** The side of the point on which there is more room. */
+  side: "left" | "right";
 }
 
 export interface Zoom {
@@ -290,7 +293,7 @@ export class CurvesPlot {
             labelGap: 0,
             ...ownTicks(logX ? "log" : scaleOf(x), true),
           },
-          { ...axis, size: 58, gap: 6, ...ownTicks(log ? "log" : "linear", false) },
+          { ...axis, size: (_, labels) => widthFor(labels), gap: 6, ...ownTicks(log ? "log" : "linear", false) },
         ],
         cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: true, uni: 20, setScale: false } },
         select: { show: true, left: 0, top: 0, width: 0, height: 0 },
@@ -668,11 +671,14 @@ export class CurvesPlot {
   }
 
   private point(event: MouseEvent): void {
-    const box = this.plot!.over.getBoundingClientRect();
+    const { over } = this.plot!;
+    const box = over.getBoundingClientRect();
     const [left, top] = [event.clientX - box.left, event.clientY - box.top];
     const hit = event.buttons ? null : nearest(this.lines, left, top, REACH);
     this.mark(hit?.number ?? null);
-    this.handlers.onHover(hit && { number: hit.number, at: hit.at, left, top });
+    const place = { left: left + over.offsetLeft, top: top + over.offsetTop };
+    const side = left > box.width / 2 ? "left" : "right";
+    this.handlers.onHover(hit && { number: hit.number, at: hit.at, ...place, side });
   }
 
   private leave(): void {

@@ -71,6 +71,14 @@ export function labelSize(label: string, { horizontal, pixels }: Room): number {
   return horizontal ? label.length * CHARACTER + GAP : pixels < LOW ? LOW_LINE : pixels < MIDDLE ? MIDDLE_LINE : LINE;
 }
 
+/** The width of a vertical axis in pixels, unless its labels need more. */
+const WIDTH = 58;
+
+/** Return how wide a vertical axis has to be. A label that is cut off at the left would look like another number. */
+export function widthFor(labels: readonly string[] | null): number {
+  return Math.max(WIDTH, ...(labels ?? []).map((label) => label.length * CHARACTER + GAP));
+}
+
 /** Ticks at the multiples of the smallest step whose labels do not touch. */
 function stepTicks(
   min: number,
