@@ -121,7 +121,11 @@ export function ExperimentHeader({
         <Figure
           label="Time"
           value={ranWords(experiment, now)}
-          title={`The time for which it ran since ${moment(experiment.started_at)}. Pauses do not count, nor does the time between an end and a continuation.`}
+          title={
+            experiment.started_at === null
+              ? "It has not started yet."
+              : `The time for which it ran since ${moment(experiment.started_at)}. Pauses do not count, nor does the time between an end and a continuation.`
+          }
         />
         {saved && (
           <Figure

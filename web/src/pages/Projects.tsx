@@ -140,7 +140,7 @@ function WarmStart({ project }: { project: Project }) {
   );
 }
 
-/** "12 (3 running or paused, 2 archived)". */
+/** "12 (3 not ended, 2 archived)". */
 export function experimentsWords({ experiments, running, archived }: Project): string {
   const parts = [...(running > 0 ? [`${running} not ended`] : []), ...(archived > 0 ? [`${archived} archived`] : [])];
   return parts.length > 0 ? `${experiments} (${parts.join(", ")})` : String(experiments);

@@ -67,7 +67,10 @@ export function withText(domain: unknown, field: string, text: string): unknown 
   const changed: Record<string, unknown> = isMapping(domain) ? { ...domain } : { type: "const" };
   if (field === "categories" || field === "values") {
     changed[field] = parts(text).map(read);
-  } else changed[field] = NUMBERS.includes(field) && text.trim() === "" ? null : read(text.trim());
+  } else if (NUMBERS.includes(field)) {
+    const number = text.trim().replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2"); // a decimal comma
+    changed[field] = number === "" ? null : read(number);
+  } else changed[field] = read(text.trim());
   return changed;
 }
 
