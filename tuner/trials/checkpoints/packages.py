@@ -175,9 +175,8 @@ def _files(directory: str, excludes: Sequence[str]) -> Iterator[str]:
 
     Links to folders are followed, as Ray does, except those that lead back to a folder that contains them.
     """
-    above = {
-        directory: {os.path.realpath(directory)}
-    }  # folder -> the real paths of it and of the folders that lead to it
+    # folder -> the real paths of it and of the folders that lead to it
+    above = {directory: {os.path.realpath(directory)}}
     for folder, folders, files in os.walk(directory, followlinks=True):
         here, inside = os.path.relpath(folder, directory), above.pop(folder)
         kept = []
