@@ -184,7 +184,7 @@ def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cann
 
 
 def test_the_error_of_a_checkpoint_comes_before_the_verdict_to_leave() -> None:
-    """A trial of several ranks whose last checkpoint could not be saved was completed or paused without it, and without an error."""
+    """A trial of several ranks whose last checkpoint could not be saved ended or paused without it, and without an error."""
     running, memory, _ = make(lambda n: Verdict(action="stop", reason="max_t"), checkpoint_every=1)
     running.context = replace(running.context, world_size=2)
     with pytest.raises(OSError, match="no space left"):
