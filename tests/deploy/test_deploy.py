@@ -107,6 +107,9 @@ def check_pods(documents: list[Any]) -> None:
     ]
     assert len(probes) == 1
     assert "raylet" in probes[0][-1]
+    assert "--no-proxy" in probes[0][-1], (
+        "a pod with http_proxy would ask the proxy for its own address, and be restarted"
+    )
     # All pods have the same image, which they pull with the same secrets, and the same account.
     shared = [(pod.get("imagePullSecrets"), pod.get("serviceAccountName")) for pod in pods(documents)]
     assert shared == shared[:1] * len(shared)

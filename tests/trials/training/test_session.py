@@ -183,6 +183,18 @@ def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cann
     assert shelf.taken == [(4, False)]
 
 
+def test_the_error_of_a_checkpoint_comes_before_the_verdict_to_leave() -> None:
+    """A trial of several ranks whose last checkpoint could not be saved ended or paused without it, and without an error."""
+    running, memory, _ = make(lambda n: Verdict(action="stop", reason="max_t"), checkpoint_every=1)
+    running.context = replace(running.context, world_size=2)
+    with pytest.raises(OSError, match="no space left"):
+        running.report({"loss": 1}, checkpoint=fails)
+    assert running.left is None
+    with pytest.raises(LeaveTrial, match="stop: max_t"):
+        running.report({"loss": 0.5})
+    assert len(memory.sent) == 1
+
+
 def test_a_trial_that_catches_the_error_of_its_last_checkpoint_leaves_at_its_next_report() -> None:
     """It trained on without end, and its results still counted."""
     running, memory, _ = make(lambda n: Verdict(action="stop", reason="max_t", save_checkpoint=True))

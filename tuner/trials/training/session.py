@@ -298,7 +298,7 @@ class Session:
         if callable(checkpoint):
             self._offered, self._offers_every = number, number - self._offered
         if milestone:
-            self._follow_verdict(number, self._verdict(number, values, step, info))
+            self._follow_verdict(number, self._verdict(number, values, step, info), failure)
         else:
             self._through_with(number)
             if self._reports is not None:
@@ -461,7 +461,8 @@ class Session:
             return None
         return number + self._offers_every - (number - self._offered) % self._offers_every
 
-    def _follow_verdict(self, number: int, verdict: Verdict) -> None:
+    def _follow_verdict(self, number: int, verdict: Verdict, failure: Exception | None) -> None:
+        """Do what the driver wants. failure: the error of this report's checkpoint, which is raised before the rank leaves."""
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
             leaves = self.saving = verdict.action != "continue"
             try:
@@ -474,6 +475,9 @@ class Session:
             self._milestone = verdict.next_milestone
             self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.action != "continue":
+            if failure is not None:
+                self._unsaved = verdict
+                raise failure
             self._leave(verdict)
 
     def _leave(self, verdict: Verdict) -> NoReturn:
