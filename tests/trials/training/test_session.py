@@ -183,6 +183,15 @@ def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cann
     assert shelf.taken == [(4, False)]
 
 
+def test_the_ranks_wait_at_the_same_reports_if_one_of_them_cannot_save_what_a_verdict_asks_for() -> None:
+    """The rank waited at the next report for a verdict, and the others did not."""
+    running, memory, _ = make(lambda n: Verdict(next_milestone=n + 2, save_checkpoint=True))
+    with pytest.raises(OSError, match="no space left"):
+        running.report({"loss": 1}, checkpoint=fails)
+    running.report({"loss": 1})
+    assert [(message.report_no, message.waits) for message in memory.sent] == [(1, True), (2, False)]
+
+
 def test_a_trial_that_catches_the_error_of_its_last_checkpoint_leaves_at_its_next_report() -> None:
     """It trained on without end, and its results still counted."""
     running, memory, _ = make(lambda n: Verdict(action="stop", reason="max_t", save_checkpoint=True))

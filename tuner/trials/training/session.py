@@ -462,6 +462,9 @@ class Session:
         return number + self._offers_every - (number - self._offered) % self._offers_every
 
     def _follow_verdict(self, number: int, verdict: Verdict) -> None:
+        with self._gate:  # first, since training code may catch the error of a checkpoint, and all ranks wait at the same reports
+            self._milestone = verdict.next_milestone
+            self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
             leaves = self.saving = verdict.action != "continue"
             try:
@@ -470,9 +473,6 @@ class Session:
                 self.saving, self._unsaved = False, verdict if leaves else None
                 raise
         self._through_with(number)
-        with self._gate:
-            self._milestone = verdict.next_milestone
-            self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.action != "continue":
             self._leave(verdict)
 
