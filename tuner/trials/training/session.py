@@ -462,7 +462,8 @@ class Session:
         return number + self._offers_every - (number - self._offered) % self._offers_every
 
     def _follow_verdict(self, number: int, verdict: Verdict) -> None:
-        with self._gate:  # first, since training code may catch the error of a checkpoint, and all ranks wait at the same reports
+        # This comes first, since training code may catch the error of a checkpoint. All ranks wait at the same reports.
+        with self._gate:
             self._milestone = verdict.next_milestone
             self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
