@@ -636,15 +636,9 @@ class State:
             for action in self.segments.open_next(self.slots, self.now, elastic):
                 trial = self.touch(action.segment.trial)
                 self.act(action)
-                before = trial.segments[-2] if len(trial.segments) > 1 else None
-                if (
-                    before is not None
-                    and before.commanded == "pause"
-                    and trial.segments[-1].cause in ("exploit", "retry")
-                ):
-                    commands.want_pause(
-                        self, trial
-                    )  # the segment before ended in another way before it could be paused
+                asked = any(before.commanded == "pause" for before in trial.segments[-2:-1])
+                if asked and trial.segments[-1].cause in ("exploit", "retry"):  # it had ended before it could be paused
+                    commands.want_pause(self, trial)
             for number in self.segments.awaiting:
                 self._say_what_it_awaits(self.trials[number])
 
