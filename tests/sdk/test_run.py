@@ -20,8 +20,10 @@ import ray.train
 import tuner
 from tests.jobs import STEP_S
 from tests.services import DEADLINE_S
+from tuner.domain.batch import Batch
 from tuner.domain.events import Reported
 from tuner.domain.experiment import Objective, Spec
+from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError
 from tuner.sdk.live.interrupts import Interrupts
 from tuner.settings import Settings
@@ -595,8 +597,9 @@ def test_ctrl_c_where_nobody_counts_interrupts_as_anywhere_else() -> None:
         assert interrupts.count == 0
 
 
-def test_more_trials_resume_a_search_that_is_paused() -> None:
-    """`add` returned at once, and ran nothing."""
+@pytest.mark.parametrize("state", [ExperimentState.PAUSED, ExperimentState.PAUSING])
+def test_more_trials_resume_a_search_that_is_paused(state: ExperimentState) -> None:
+    """`add` returned at once, and ran nothing. A search whose driver was killed while it paused is still pausing."""
 
     def train(config: dict[str, Any]) -> None:
         while tuner.get_context().trial_number == 0 and tuner.get_checkpoint() is None:  # until it is paused
@@ -610,6 +613,10 @@ def test_more_trials_resume_a_search_that_is_paused() -> None:
     ways: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "local"}
     first = tuner.run(train, {"x": tuner.uniform(0, 1)}, **ways, callbacks=[Pauses()], verbose=0)
     assert first.state == "paused"
+    with Store.open(Settings.from_env().database_url) as store:
+        made = store.experiments.get(first.experiment_id)
+        epoch = store.drivers.claim(made.id, "killed", 0.0, time.time())
+        store.drivers.commit(made.id, epoch, Batch(log=[], state=state), time.time())
     more = tuner.load(first.experiment_id).add(num_samples=1, verbose=0)
     assert (more.state, len(more.trials)) == ("completed", 2)
 

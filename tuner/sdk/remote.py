@@ -91,7 +91,7 @@ def _add(
 
     def begin(client: Client) -> tuple[ExperimentHandle, int]:
         handle = client.experiment(experiment_id)
-        if handle.get().state is ExperimentState.PAUSED:
+        if handle.get().state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
             handle.resume()  # comes first, so that the search is not paused any more when it is told of more trials
         return handle, handle.continue_(num_samples).last_event_seq
 

@@ -424,7 +424,7 @@ def _add(
                 )
             return read_result(store, experiment_id, ray_address, callbacks)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
-        if record.state is ExperimentState.PAUSED:
+        if record.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
             store.commands.add(record.id, "resume", reason="by a user")
         continue_experiment(store, experiment_id, num_samples)
         keep = not _brings_code(store, record.spec)

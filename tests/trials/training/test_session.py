@@ -167,7 +167,7 @@ def test_a_report_whose_checkpoint_cannot_be_saved_is_not_made() -> None:
 
 
 def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cannot_save() -> None:
-    """If it made one report less than the others, they would wait for it at a milestone, and it for them in the next step."""
+    """The others would wait at a milestone for a report that it does not make, and it would wait for them in the next step."""
     running, memory, shelf = make(lambda n: Verdict(next_milestone=n + 2), checkpoint_every=1, first_milestone=2)
     running.context = replace(running.context, world_size=2)
     for _ in range(3):
@@ -193,6 +193,15 @@ def test_the_error_of_a_checkpoint_comes_before_the_verdict_to_leave() -> None:
     with pytest.raises(LeaveTrial, match="stop: max_t"):
         running.report({"loss": 0.5})
     assert len(memory.sent) == 1
+
+
+def test_the_ranks_wait_at_the_same_reports_if_one_of_them_cannot_save_what_a_verdict_asks_for() -> None:
+    """The rank waited at the next report for a verdict, and the others did not."""
+    running, memory, _ = make(lambda n: Verdict(next_milestone=n + 2, save_checkpoint=True))
+    with pytest.raises(OSError, match="no space left"):
+        running.report({"loss": 1}, checkpoint=fails)
+    running.report({"loss": 1})
+    assert [(message.report_no, message.waits) for message in memory.sent] == [(1, True), (2, False)]
 
 
 def test_a_trial_that_catches_the_error_of_its_last_checkpoint_leaves_at_its_next_report() -> None:

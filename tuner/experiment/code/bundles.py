@@ -205,7 +205,7 @@ def _remove(folder: Path) -> None:
 def _clear(bundles: Path) -> None:
     """Delete what processes that were killed long ago have left of uploads and deletions."""
     for left in (*bundles.glob(f"{ASIDE}*"), *bundles.glob("*.zip.tmp*")):
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
+        with contextlib.suppress(OSError):  # another process was faster, or this user may not delete it
             if left.stat().st_mtime < time.time() - LEFT_S:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 

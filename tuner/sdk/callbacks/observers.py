@@ -109,9 +109,8 @@ class Reader:
         self._spaces = [self._space(each) for each in (*experiment.spec.former_spaces, experiment.spec.space)]
         self._revision = 0  # the revision of the space at the last entry that was read
         self.trials: dict[int, ObservedTrial] = {}
-        self.all: list[
-            ObservedTrial
-        ] = []  # the same trials; all calls share this list, since a copy for each takes long
+        # the same trials; all calls share this list, since a copy for each takes long
+        self.all: list[ObservedTrial] = []
         self._drawn_as: dict[int, int] = {}  # trial -> the number by which functions of `sample_from` draw for it
         self._begun: dict[int, int] = {}  # trial -> the last of its segments that has begun
         self._thinned = experiment.thinned_at is not None

@@ -463,6 +463,10 @@ class Session:
 
     def _follow_verdict(self, number: int, verdict: Verdict, failure: Exception | None) -> None:
         """Do what the driver wants. failure: the error of this report's checkpoint, which is raised before the rank leaves."""
+        # This comes first, since training code may catch the error of a checkpoint. All ranks wait at the same reports.
+        with self._gate:
+            self._milestone = verdict.next_milestone
+            self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.save_checkpoint and self._pending is not None and self._saved_at < number:
             leaves = self.saving = verdict.action != "continue"
             try:
@@ -471,9 +475,6 @@ class Session:
                 self.saving, self._unsaved = False, verdict if leaves else None
                 raise
         self._through_with(number)
-        with self._gate:
-            self._milestone = verdict.next_milestone
-            self._interrupts = {interrupt for interrupt in self._interrupts if interrupt > number}
         if verdict.action != "continue":
             if failure is not None:
                 self._unsaved = verdict

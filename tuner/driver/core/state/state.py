@@ -636,9 +636,9 @@ class State:
             for action in self.segments.open_next(self.slots, self.now, elastic):
                 trial = self.touch(action.segment.trial)
                 self.act(action)
-                is_to_pause = len(trial.segments) > 1 and trial.segments[-2].commanded == "pause"
-                if is_to_pause and trial.segments[-1].cause in ("exploit", "retry"):
-                    commands.want_pause(self, trial)  # the segment before could not be paused
+                asked = any(before.commanded == "pause" for before in trial.segments[-2:-1])
+                if asked and trial.segments[-1].cause in ("exploit", "retry"):  # it had ended before it could be paused
+                    commands.want_pause(self, trial)
             for number in self.segments.awaiting:
                 self._say_what_it_awaits(self.trials[number])
 
