@@ -56,5 +56,5 @@ it.each(["points of trials", "a Pareto front"])("have room left of %s, even for 
   const texts = labels.map((label) => label.textContent);
   expect(texts).toContain("123456.52");
   for (const [i, label] of labels.entries())
-    expect(Number(label.getAttribute("x")), texts[i]!).toBeGreaterThanOrEqual(6.6 * texts[i]!.length);
+    expect(Number(label.getAttribute("x")), texts[i]).toBeGreaterThanOrEqual(6.6 * texts[i]!.length);
 });

@@ -3,9 +3,10 @@ import { act, cleanup, fireEvent, render, screen } from "@testing-library/react"
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { Curves } from "../api/types";
 import { CurvesChart, lateWords } from "./CurvesChart";
-import type { CurvesPlot } from "./plot";
+import type { CurvesPlot, PlotData } from "./plot";
 
 let handlers: ConstructorParameters<typeof CurvesPlot>[2];
+let data: PlotData;
 
 vi.mock("./plot", () => ({
   CurvesPlot: class {
@@ -16,7 +17,9 @@ vi.mock("./plot", () => ({
     resize() {}
     setLook() {}
     setZoom() {}
-    setData() {}
+    setData(given: PlotData) {
+      data = given;
+    }
     select() {}
     pick() {}
     mark() {}
@@ -39,7 +42,7 @@ afterEach(() => {
 
 function show(
   zoom: { x: [number, number]; y: [number, number] } | null = null,
-  { log = false, series = [] as unknown[] } = {},
+  { log = false, series = [] as unknown[], smoothing = 0 } = {},
 ) {
   const onTrim = vi.fn();
   const curves = { metric: "loss", x: "step", x_metric: null, series } as unknown as Curves;
@@ -49,7 +52,7 @@ function show(
         curves={curves}
         whole={curves}
         only={null}
-        smoothing={0}
+        smoothing={smoothing}
         colours={new Map()}
         objective={{ metric: "loss", mode: "min", scope: "all", best: null, labels: {} } as never}
         rank={new Map()}
@@ -115,4 +118,11 @@ it("says why a log axis shows nothing", () => {
   cleanup();
   show(null, { log: false, series });
   expect(screen.queryByText(/^No value is positive/)).toBeNull();
+});
+
+it("lets keys zoom out to the smoothed curves, not to those before smoothing", () => {
+  const series = [{ number: 1, segments: [{ ordinal: 1, cause: "start", x: [1, 2, 3], y: [0, 10, 0] }] }];
+  show(null, { series, smoothing: 0.9 });
+  expect(data.series).not.toEqual(series);
+  expect(data.whole).toEqual(data.series);
 });

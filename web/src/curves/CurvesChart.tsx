@@ -87,8 +87,11 @@ export function CurvesChart(props: CurvesChartProps) {
   const [late, setLate] = useState<Late | null>(null);
 
   const raw = useMemo(() => chosen(curves.series, only), [curves.series, only]);
-  const whole = useMemo(() => chosen(allCurves.series, only), [allCurves.series, only]);
   const series = useMemo(() => (smoothing > 0 ? raw.map((one) => smoothed(one, smoothing)) : raw), [raw, smoothing]);
+  const whole = useMemo(
+    () => chosen(allCurves.series, only).map((one) => smoothed(one, smoothing)),
+    [allCurves.series, only, smoothing],
+  );
   const xLabel = labelOf(curves);
   const look = {
     mode: objective.mode,

@@ -7,7 +7,7 @@ import { api } from "../api/client";
 import type { Experiment, ExperimentState } from "../api/types";
 import { experimentsCall } from "../charts/copies";
 import { ago, config, duration, leading, metric, moment, ran, ranWords, readable, runsOf } from "../format";
-import { keys } from "../live/useExperiment";
+import { keys } from "../live/keys";
 import { BulkActions } from "../parts/actions/Actions";
 import { FirstExperiment } from "../parts/experiments/FirstExperiment";
 import { Panel } from "../parts/common/Panel";

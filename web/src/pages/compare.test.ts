@@ -5,16 +5,17 @@ import { bestIn, parseTrials, rowsOf, spreadOf, unfinishedTrials, verdictWords, 
 describe("a comparison", () => {
   it("knows which rows are the same in all trials", () => {
     const rows = rowsOf("Parameters", [
-      { lr: 0.1, width: 16, layers: [1, 2] },
+      { lr: 0.1, width: 16, layers: [1, 2], schedule: null },
       { lr: 0.2, width: 16, layers: [1, 2], dropout: 0.5 },
     ]);
     expect(rows.map(({ name, same }) => [name, same])).toEqual([
       ["lr", false],
       ["width", true],
       ["layers", true],
+      ["schedule", false],
       ["dropout", false],
     ]);
-    expect(rows[3]!.values).toEqual([undefined, 0.5]);
+    expect(rows[4]!.values).toEqual([undefined, 0.5]);
   });
 
   it("finds where curves are farthest apart, among the places where at least two have a point", () => {

@@ -31,8 +31,8 @@ export function rowsOf(group: string, objects: readonly Readonly<Record<string, 
   const names = [...new Set(objects.flatMap((one) => Object.keys(one)))];
   return names.map((name) => {
     const values = objects.map((one) => one[name]);
-    const first = JSON.stringify(values[0] ?? null);
-    return { group, name, values, same: values.every((value) => JSON.stringify(value ?? null) === first) };
+    const first = JSON.stringify(values[0]); // a parameter that is null differs from one that is not present
+    return { group, name, values, same: values.every((value) => JSON.stringify(value) === first) };
   });
 }
 

@@ -44,6 +44,8 @@ describe("the space in the form", () => {
   it("understands numbers, texts and lists as people type them", () => {
     expect(withText(SPACE.lr, "lower", "1e-3")).toEqual({ ...SPACE.lr, lower: 0.001 });
     expect(withText(SPACE.lr, "lower", "0,001")).toEqual({ ...SPACE.lr, lower: 0.001 });
+    const whole = { type: "randint", lower: 1, upper: 10 };
+    expect(withText(whole, "upper", "1,000")).toEqual({ ...whole, upper: "1,000" });
     expect(withText(1, "value", "0,5")).toEqual({ type: "const", value: "0,5" });
     expect(withText(SPACE.lr, "lower", "")).toEqual({ ...SPACE.lr, lower: null });
     expect(withText(SPACE.lr, "upper", "a lot")).toEqual({ ...SPACE.lr, upper: "a lot" });

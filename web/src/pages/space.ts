@@ -68,7 +68,9 @@ export function withText(domain: unknown, field: string, text: string): unknown 
   if (field === "categories" || field === "values") {
     changed[field] = parts(text).map(read);
   } else if (NUMBERS.includes(field)) {
-    const number = text.trim().replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2"); // a decimal comma
+    // The comma of a whole number, as in 1,000, does not separate decimals.
+    const whole = String(changed["type"]).endsWith("randint");
+    const number = whole ? text.trim() : text.trim().replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2");
     changed[field] = number === "" ? null : read(number);
   } else changed[field] = read(text.trim());
   return changed;

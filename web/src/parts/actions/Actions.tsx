@@ -5,7 +5,7 @@ import { useNavigate } from "react-router";
 import { api, type Action } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { withExperiment } from "../../live/changes";
-import { keys } from "../../live/useExperiment";
+import { keys } from "../../live/keys";
 import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
 import classes from "./actions.module.css";
