@@ -167,7 +167,7 @@ def test_a_report_whose_checkpoint_cannot_be_saved_is_not_made() -> None:
 
 
 def test_one_of_several_ranks_makes_a_report_without_the_checkpoint_that_it_cannot_save() -> None:
-    """The others would wait at a milestone for a report that it does not make, and it would wait for them in the next step."""
+    """The others would wait at a milestone for a rank that has made fewer reports, and it for them in the next step."""
     running, memory, shelf = make(lambda n: Verdict(next_milestone=n + 2), checkpoint_every=1, first_milestone=2)
     running.context = replace(running.context, world_size=2)
     for _ in range(3):
