@@ -3,6 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { act, cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { Link, MemoryRouter, Route, Routes } from "react-router";
 import { api } from "../api/client";
+import { readClock } from "../api/clock";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Experiment } from "../api/types";
 import { onlyWaits } from "./held";
@@ -52,6 +53,8 @@ afterEach(() => {
   vi.restoreAllMocks();
   vi.unstubAllGlobals();
   vi.useRealTimers();
+  // Other files share this module: they would get the clock of the service that a test here had.
+  readClock(new Response(null, { headers: { date: new Date().toUTCString() } }), Date.now());
 });
 
 /** An experiment of the list that has run for four seconds. `more`: what differs. */
