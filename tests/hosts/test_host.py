@@ -731,22 +731,18 @@ async def test_a_stop_function_that_goes_wrong_fails_the_experiment_with_words(
     assert says in str(host.store.experiments.get(made.public_id).error)
 
 
-async def test_objects_of_experiments_that_have_ended_are_deleted(
-    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_objects_of_deleted_experiments_are_deleted_at_the_end_of_a_search(
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "KEEP_S", -1.0)
-    storage, database = host.settings.storage, host.settings.database_url
-    kept = [objects.store("a", value, storage, database) for value in (1, 2)]
-    codes = [CodeRecord(hash=f"h{number}", blob=dumps(stored)) for number, stored in enumerate(kept)]
-    ends, paused = (host.store.experiments.create(a_spec(**SMALL, entrypoint=None), code=code) for code in codes)
-    epoch = host.store.drivers.claim(paused.id, "another", 60.0, time.time())
-    host.store.drivers.commit(paused.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), time.time())
-    host.store.drivers.release(paused.id, epoch)
+    used, left = (objects.store("a", value, host.settings.storage, host.settings.database_url) for value in (1, 2))
+    code = CodeRecord(hash="h", blob=dumps(used))
+    made = host.store.experiments.create(a_spec(**SMALL, entrypoint=None), code=code)
     monkeypatch.setattr(RayExecutor, "share", lambda self, value: None)
-    host.driving.begin(ends)
-    assert await ended(host, ends) is ExperimentState.COMPLETED
-    assert not Path(kept[0].uri).exists()
-    assert kept[1].load() == 2, "a paused experiment will need it"
+    host.driving.begin(made)
+    assert await ended(host, made) is ExperimentState.COMPLETED
+    assert not Path(left.uri).exists()
+    assert used.load() == 1, "a user may continue or fork the experiment"
 
 
 async def test_functions_of_another_python_wait_for_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
