@@ -118,7 +118,7 @@ TWO = (Objective("m", "max"), Objective("size", "min"))
 
 
 def test_the_reason_has_the_names_of_the_metrics_as_they_are() -> None:
-    """Of a metric "both" among three objectives, it said "all"."""
+    """The reason named a metric "both" as "all" if there were three objectives."""
     three = (Objective("m", "max"), Objective("both", "min"), Objective("size", "min"))
     feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=three))
     for number, values in enumerate(((0.9, 9.0, 9.0), (0.1, 1.0, 1.0))):

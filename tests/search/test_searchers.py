@@ -487,7 +487,11 @@ def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
         ({"type": "tpe", "n_startup_trials": True}, "/search/n_startup_trials", "expected an integer"),
         ({"type": "tpe", "multivariate": 1}, "/search/multivariate", "true or false"),
         ({"type": "cmaes", "sigma0": 0}, "/search/sigma0", "above 0"),
-        ({"type": "cmaes", "constraints": {}}, "/search/constraints", "cmaes takes no constraints; random, grid,"),
+        (
+            {"type": "cmaes", "constraints": {}},
+            "/search/constraints",
+            "cmaes takes no constraints; these do: bohb, gp, grid, nsgaii, optuna, qmc, random, tpe",
+        ),
         ({"type": "cmaes", "lr_adapt": True, "use_separable_cma": True}, "/search/lr_adapt", "cannot be combined"),
         ({"type": "nsgaii", "crossover_prob": 2}, "/search/crossover_prob", "from 0 to 1"),
         ({"type": "tpe", "constraints": {"a": {"mx": 1}}}, "/search/constraints/a/mx", "did you mean max?"),

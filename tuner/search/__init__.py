@@ -122,8 +122,8 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:
     made = _class_of(*REGISTRY[kind])
     if "constraints" in options and "constraints" not in option_names(made):
-        message = f"{kind} takes no constraints; random, grid, qmc, bohb, tpe, gp and nsgaii do"
-        raise SpecError(message, f"{pointer}/constraints")
+        able = [name for name, place in REGISTRY.items() if "constraints" in option_names(_class_of(*place))]
+        raise SpecError(f"{kind} takes no constraints; these do: {', '.join(able)}", f"{pointer}/constraints")
     return build(made, options, pointer)
 
 
