@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.open_files import many_open_files
 from tuner.errors import EntrypointError
 from tuner.usercode import entrypoints
 from tuner.usercode.entrypoints import EntrypointChecker
@@ -101,6 +102,13 @@ def test_the_environment_of_the_workers_is_there(checker: EntrypointChecker, tmp
     assert checker.check("wants:train", [folder], {"WANTED": "1"}).name == "wants:train"
     with pytest.raises(EntrypointError, match="KeyError"):  # it was the child's, not the helper's
         checker.check("wants:train", [folder])
+
+
+def test_a_service_with_more_than_a_thousand_clients_checks_entrypoints(alone: EntrypointChecker, tmp_path: Path) -> None:
+    folder = module(tmp_path, "one", "def f(config): ...\ndef g(config): ...")
+    with many_open_files():
+        assert alone.check("one:f", [folder]).name == "one:f"
+        assert alone.check("one:g", [folder]).name == "one:g", "by the process that has made the first check"
 
 
 def test_a_repaired_one_is_taken(checker: EntrypointChecker, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.open_files import many_open_files
 from tuner import __version__
 from tuner.errors import ClusterUnreachable
 from tuner.hosts.ray import head, ray_start
@@ -77,11 +78,19 @@ def test_a_process_that_only_reads_the_logs_of_a_head_is_not_of_that_head(tmp_pa
 
 def test_the_end_of_a_process_is_noticed_at_once() -> None:
     with process("-c", WAITS) as first, process("-c", WAITS) as second, head.exits([first, second]) as wait:
-        assert wait(0.0) == ([], [], [])
+        assert not wait(0.0)
         os.kill(second, signal.SIGKILL)
         begun = time.monotonic()
         wait(60.0)
         assert time.monotonic() < begun + 30
+
+
+def test_the_end_of_a_process_is_noticed_by_a_service_with_more_than_a_thousand_clients() -> None:
+    """The supervisor failed, and started Ray and the driver again without end."""
+    with process("-c", WAITS) as one, many_open_files(), head.exits([one]) as wait:
+        assert not wait(0.0)
+        os.kill(one, signal.SIGKILL)
+        assert wait(60.0)
 
 
 def test_a_new_head_does_not_wait_for_the_processes_of_the_dead_one(

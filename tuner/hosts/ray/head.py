@@ -440,10 +440,11 @@ def exits(pids: Iterable[int]) -> Iterator[Callable[[float], object]]:
 
     On systems without pidfd, the function always waits for the full time.
     """
+    poll = select.poll()  # `select.select` takes no file descriptor above 1,023
     with contextlib.ExitStack() as stack:
-        files: list[int] = []
         for pid in pids:
             with contextlib.suppress(AttributeError, OSError):  # this is not Linux, or the process has just exited
-                files.append(os.pidfd_open(pid))
-                stack.callback(os.close, files[-1])
-        yield lambda seconds: select.select(files, (), (), seconds)
+                file = os.pidfd_open(pid)
+                stack.callback(os.close, file)
+                poll.register(file, select.POLLIN)
+        yield lambda seconds: poll.poll(seconds * 1000)
