@@ -164,6 +164,26 @@ def test_a_changed_webhook_is_told_nothing_of_what_it_did_not_ask_for(sqlite_sto
         assert told(other, hook) == []
 
 
+def test_two_changes_of_a_webhook_at_once_both_count(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later one wrote back what it had read, so the earlier one was lost."""
+    hook = store.webhooks.create(URL, ["objective.reached"], threshold=0.5).public_id
+    read, meanwhile = webhooks.Webhooks.get, [{"format": "slack", "threshold": 0.7}]
+
+    def get(self: webhooks.Webhooks, public_id: str) -> webhooks.WebhookRecord:
+        found = read(self, public_id)
+        if meanwhile:
+            with Store.open(database_url) as other:
+                other.webhooks.change(public_id, **meanwhile.pop())  # type: ignore[arg-type]
+        return found
+
+    monkeypatch.setattr(webhooks.Webhooks, "get", get)
+    changed = store.webhooks.change(hook, url="https://example.com/other", events=["objective.reached", "trial.failed"])
+    assert (changed.url, changed.format, changed.threshold) == ("https://example.com/other", "slack", 0.7)
+    assert changed.events == ("objective.reached", "trial.failed")
+
+
 def test_a_webhook_that_is_created_during_a_collection_misses_nothing(
     store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,15 +280,20 @@ class Webhooks:
             NotFound: there is no such webhook.
             SpecError: `objective.reached` has no threshold.
         """
+        listed = None if events is None else dumps(list(dict.fromkeys(events)))
+        given = {"url": url or None, "events": listed, "format": format, "threshold": threshold}
+        changed = {name: value for name, value in given.items() if value is not None}
         old = self.get(public_id)
-        events = old.events if events is None else tuple(dict.fromkeys(events))
-        threshold = old.threshold if threshold is None else threshold
-        _check(events, threshold)
-        values = (url or old.url, dumps(list(events)), format or old.format, threshold, old.id)
-        if (events, threshold) != (old.events, old.threshold):
+        if not changed:
+            return old
+        if changed.keys() & {"events", "threshold"}:
             self._catch_up(at(None))
         with self._database.write() as cursor:
-            cursor.execute("UPDATE webhook SET url = ?, events = ?, format = ?, threshold = ? WHERE id = ?", values)
+            # Only these columns, and before the check, because another request may be changing the others.
+            sets = ", ".join(f"{name} = ?" for name in changed)
+            cursor.execute(f"UPDATE webhook SET {sets} WHERE id = ?", (*changed.values(), old.id))
+            for names, limit in cursor.rows("SELECT events, threshold FROM webhook WHERE id = ?", (old.id,)):
+                _check(json.loads(names), limit)
         return self.get(public_id)
 
     def delete(self, public_id: str) -> None:
