@@ -32,6 +32,7 @@ from tuner.driver import asked
 from tuner.driver.core import Core
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import Conflict, SpecError, TunerError
+from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, continue_experiment
 from tuner.experiment.operations.verbs import act, act_on_trial
@@ -268,6 +269,29 @@ def test_two_processes_cannot_drive_the_same_study(monkeypatch: pytest.MonkeyPat
     with study_of(), pytest.raises(Conflict, match="is driven by study:.* when that process ends or calls close"):
         monkeypatch.setattr(study_module, "_OPEN", set())  # as in another process
         study_of()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_processes_that_create_a_study_at_the_same_time_create_one(
+    monkeypatch: pytest.MonkeyPatch, store: Store, seed: int
+) -> None:
+    """Each of them had a study of its own with this name."""
+    made: list[Study] = []
+
+    def create_meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(study_module, "with_earlier", with_earlier)
+        made.append(study_of(seed=1))
+        made[0].close()
+        return with_earlier(*args)
+
+    monkeypatch.setattr(study_module, "with_earlier", create_meanwhile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the seed is that of the other process
+        study_of(seed=seed).close()
+    [record] = store.experiments.named(made[0].name)
+    store.experiments.change(record.id, {"name": "renamed"})
+    with study_of() as second:
+        assert second.id != record.public_id
 
 
 def test_a_study_whose_log_cannot_be_read_is_free_again_at_once(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:

@@ -26,7 +26,7 @@ from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
 from tuner.settings import Settings
 from tuner.space import Space
-from tuner.store import ExperimentRecord, Store
+from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.trials.training.metrics import flatten, own_step
 from tuner.usercode.trainable import by_value
 
@@ -132,16 +132,14 @@ def create_study(
     store = Store.open(settings.database_url, synchronous=settings.durability)
     try:
         store.migrate()
-        record = _existing(store, name, project)
-        if record is None:
-            record = store.experiments.create(with_earlier(store, spec), code=code, source=SOURCE)
-        elif not load_if_exists:
+        record, is_new = _found_or_created(store, spec, code)
+        if not (is_new or load_if_exists):
             raise Conflict(f"the study {name!r} already exists ({record.public_id}); load_if_exists=True continues it")
-        elif differs := _differing(record, spec):
+        if not is_new and (differs := _differing(record, spec)):
             raise Conflict(
                 f"the study {name!r} ({record.public_id}) has a different {differs}; choose another name for this study"
             )
-        elif ignored := _ignored(record, spec):
+        if not is_new and (ignored := _ignored(record, spec)):
             warnings.warn(ignored, UserWarning, stacklevel=above_this_package())
         if _is_driven_here(record):
             raise Conflict(
@@ -156,6 +154,25 @@ def create_study(
 
 def _not_here(config: dict[str, Any]) -> None:
     raise SpecError("the trials of a study are run by the script that asks for them, with tuner.create_study")
+
+
+def _found_or_created(store: Store, spec: Spec, code: CodeRecord) -> tuple[ExperimentRecord, bool]:
+    """Return the study with the name and the project of this spec, and whether this call has created it."""
+    if (found := _existing(store, spec.name, spec.project)) is not None:
+        return found, False
+    spec = with_earlier(store, spec)
+    # Of several processes that create the study at the same time, only one can use the key. If the study that has used it was
+    # renamed since, another one may have its former name.
+    for key in (f"study {spec.name}", None):
+        creation = store.experiments.creation(spec, code=code, source=SOURCE, idempotency_key=key)
+        store.experiments.create_all([creation])
+        if isinstance(creation.result, ExperimentRecord):
+            return creation.result, True
+        if creation.error is not None and not isinstance(creation.error, Conflict):
+            raise creation.error
+        if (found := _existing(store, spec.name, spec.project)) is not None:
+            return found, False
+    raise AssertionError("without a key, the study is created")
 
 
 def _existing(store: Store, name: str, project: str) -> ExperimentRecord | None:
