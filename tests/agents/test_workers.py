@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,9 +22,12 @@ import pytest
 
 from tests.agents.conftest import AgentService
 from tests.slow_storage import SlowStorage
-from tuner.agents.leases import Leases
-from tuner.agents.worker import Agent, Work
+from tuner.agents.leases import Assignment, Leases
+from tuner.agents.worker import Agent, Work, _Running
 from tuner.domain.events import Reported
+from tuner.domain.segments import Outcome
+from tuner.trials.groups.segments.segment_run import LogFile
+from tuner.trials.messages.launch import Launch
 
 ROOT = Path(__file__).parents[2]
 SPACE = {"lr": {"type": "loguniform", "lower": 1e-4, "upper": 0.1}}
@@ -272,6 +276,41 @@ def test_the_storage_of_an_experiment_may_name_a_variable_of_the_agents_machine(
         (tmp_path / "tuner").mkdir(exist_ok=True)
         found.append(worker._storage(lease))
     assert found == [str(tmp_path / "home" / "checkpoints" / "exp_1")] * 2 + ["$SCRATCH/tuner/exp_1"]
+
+
+def test_the_end_of_a_trial_does_not_wait_for_the_log_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --parallel, each trial waited until no trial of the agent sent anything."""
+    monkeypatch.setattr("tuner.agents.worker.LAST_WORDS_S", 600.0)
+    ended: list[str] = []
+
+    class Groups:
+        async def run(self, launch: Launch, *, inbox: Agent) -> Outcome:
+            inbox.end(launch.segment_id, [LogFile(0, "here", "rank0.log")], asyncio.sleep(0))
+            return Outcome(kind="returned", reports=1)
+
+    async def end(self: Leases, lease: Assignment, outcome: Outcome) -> None:
+        ended.append(lease["segment_id"])
+
+    def lease(number: int) -> dict[str, Any]:
+        none = dict.fromkeys(("checkpoint", "next_milestone", "hang_timeout_s", "checkpoint_every"))
+        flags = dict.fromkeys(("checkpoint_at_end", "checkpoint_at_milestones"), False)
+        names = {"trial_id": f"trl_{number}", "segment_id": f"seg_{number}", "experiment_id": "exp_1", "metric": "loss"}
+        numbers = {"trial": number, "segment": 1, "seed": 0, "iteration": 0, "lease_s": 60.0, "stop_grace_s": 30.0}
+        return {**none, **flags, **names, **numbers, "params": {}, "space": {}, "storage": str(tmp_path / "exp_1")}
+
+    async def train() -> None:
+        worker = Agent(Leases("http://service.invalid", None, "far", "agent"), Work(make=lambda _: print, home=tmp_path))
+        worker._manager = Groups()  # type: ignore[assignment]
+        worker._running["seg_1"] = _Running(lease(1))
+        worker.end("seg_1", [LogFile(0, "here", "rank0.log")], None)  # its process never sends the end of its log
+        async with asyncio.timeout(60):
+            await worker._train(lease(0))
+
+    monkeypatch.setattr(Leases, "end", end)
+    asyncio.run(train())
+    assert ended == ["seg_0"]
 
 
 def test_an_agent_completes_its_uploads_before_it_ends_a_trial(

@@ -76,6 +76,7 @@ class _Running:
     gone: bool = False
     ended: bool = False  # whether the segment has ended, so that only its uploads may still continue
     log_complete: asyncio.Event = field(default_factory=asyncio.Event)  # set once the whole log was sent
+    sending: set[asyncio.Task[None]] = field(default_factory=set)  # what is done for the trial in the background
 
 
 class Agent:
@@ -206,8 +207,8 @@ class Agent:
             running.ended = True
             for info in outcome.uploading:
                 await self._end_upload(running, info)
-            while self._sending:
-                await asyncio.wait(self._sending)
+            while running.sending:
+                await asyncio.wait(running.sending)
         finally:
             beating.cancel()
             self._running.pop(name, None)
@@ -326,7 +327,7 @@ class Agent:
     def _interrupt_if_wanted(self, running: _Running, wanted: str) -> None:
         if wanted not in ("continue", running.told) and self._manager is not None:
             running.told = wanted
-            self._later(self._manager.interrupt(running.lease["segment_id"], wanted))
+            self._later(running, self._manager.interrupt(running.lease["segment_id"], wanted))
 
     async def _lost(self, running: _Running, why: str) -> None:
         """Kill the process of a trial whose lease has ended, because the trial may continue elsewhere."""
@@ -363,10 +364,13 @@ class Agent:
 
         If the trial's process is still sending, wait a moment, because the lease must not end before the log is complete.
         """
+        running = self._running.get(segment_id)
+        if running is None or running.gone:
+            return
         if rest:
-            self._later(self._take_logs(segment_id, rest))
-        if files and (running := self._running.get(segment_id)) is not None and not running.gone:
-            self._later(_last_words(running, gone))
+            self._later(running, self._take_logs(segment_id, rest))
+        if files:
+            self._later(running, _last_words(running, gone))
 
     async def _report(self, segment_id: str, reports: list[Report]) -> Verdict | None:
         running = self._running.get(segment_id)
@@ -376,11 +380,11 @@ class Agent:
         try:
             verdict, wanted = await self._leases.report(running.lease, reports)
         except Gone as error:
-            self._later(self._lost(running, str(error)))
+            self._later(running, self._lost(running, str(error)))
             return Verdict(action="stop", reason=str(error))
         except SpecError as error:
             why = _first_line(error)
-            self._later(self._refused(running, why))
+            self._later(running, self._refused(running, why))
             return Verdict(action="stop", reason=why)
         self._manager.reported(segment_id)
         running.last, running.verdict = reports[-1].metrics, verdict
@@ -411,10 +415,12 @@ class Agent:
             case _:
                 raise NotImplementedError(f"a trial on an agent cannot call {question!r}; run it on Ray or locally")
 
-    def _later(self, work: Any) -> None:
+    def _later(self, running: _Running, work: Any) -> None:
+        """Do something for a trial in the background. The trial's lease does not end before this is done."""
         task = asyncio.ensure_future(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        for tasks in (self._sending, running.sending):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
 
 async def _last_words(running: _Running, gone: Awaitable[Any] | None) -> None:
