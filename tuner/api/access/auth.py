@@ -187,8 +187,8 @@ class Authenticator:
 
     async def close_session(self, credential: Credential) -> None:
         """End a session."""
-        self._known.pop(_key(credential), None)
         await asyncio.to_thread(self._store.access.close_session, credential.secret)
+        self._known.pop(_key(credential), None)  # not before, since a request meanwhile would put it back
 
     def _note_use(self, found: TokenRecord) -> None:
         """Record in the background that this token has just been used.
