@@ -307,7 +307,9 @@ class HostGroups:
         return any(one.info.uri.rstrip("/") == mine for one in kept)
 
     async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._host.executors.of(self.record.spec).offload(self._code.sys_path, function, *args)
+        executors = self._host.executors
+        executors.groups_of(self.record.spec)  # without Ray, they have the helper processes
+        return await executors.of(self.record.spec).offload(self._code.sys_path, function, *args)
 
     async def suggest(self, searcher: Searcher, number: int, trials: Population) -> Suggestion | None:
         if not is_ours(searcher, "tuner.search."):  # the user's own searcher: it runs where the training code runs

@@ -21,10 +21,12 @@ from tests.store.examples import a_spec
 from tuner.domain import decisions as d
 from tuner.domain.events import Reported
 from tuner.domain.experiment import Mode
+from tuner.domain.trial import Population
 from tuner.errors import StoreError
 from tuner.experiment.operations.trials import fork_trial
 from tuner.hosts.host import Host
 from tuner.hosts.scripts import local_host, prestart
+from tuner.search import Searcher, Suggestion
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.groups.segments.manager import GroupManager
@@ -73,6 +75,41 @@ def test_the_worker_groups_learn_of_each_report(monkeypatch: pytest.MonkeyPatch)
     search(num_samples=1)
     assert noted
     assert len(set(noted)) == 1
+
+
+def test_a_search_that_is_interrupted_while_its_host_starts_leaves_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later searches in this process used the host, which no longer released its database and its processes after them."""
+    search(num_samples=1)
+    kept = local_host._kept
+    assert kept is not None
+
+    def interrupted(self: local_host.LocalHost) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(local_host.LocalHost, "start", interrupted)
+        search(num_samples=1)
+    assert (local_host._kept, kept.users) == (None, 0)
+    assert not kept.host._thread.is_alive()
+
+
+class Slow(Searcher):
+    """A searcher that is asked in another process."""
+
+    TYPE = "slow"
+    HEAVY = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.TYPE}
+
+    def suggest(self, number: int, trials: Population) -> Suggestion:
+        return Suggestion({"x": (number + 1) / 8})
+
+
+def test_a_slow_searcher_of_the_user_proposes_the_first_trial_too() -> None:
+    """Its configuration was drawn at random after three errors, since no process for the searcher was known yet."""
+    result = search(search_alg=Slow(), num_samples=2)
+    assert [trial.config["x"] for trial in result.trials] == [1 / 8, 2 / 8], notes(result)
 
 
 def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() -> None:

@@ -144,7 +144,11 @@ def _take(settings: Settings) -> _Kept:
             if _kept is None:  # if another thread uses the kept host, the new host is for this call only
                 _kept = kept
         kept.users += 1
-    kept.host.start()
+    try:
+        kept.host.start()
+    except BaseException:  # Ctrl-C
+        _give_back(kept, keep=False)
+        raise
     return kept
 
 
