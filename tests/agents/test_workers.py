@@ -459,6 +459,23 @@ def test_a_user_cancels_a_trial_of_an_agent_between_milestones(
     assert time.monotonic() - begun < 15
 
 
+def test_an_agent_leaves_a_trial_whose_experiment_is_deleted(
+    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    """It sent no more heartbeats, trained on until the next report, and ended with an error."""
+    service = sqlite_service
+    (tmp_path / "job.py").write_text(TRAIN)
+    name = service.create(space=SPACE, num_samples=1)
+    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
+    process = start(started, command, tmp_path, EPOCH_S="600")
+    service.until("the start", lambda: (trials := service.trials(name)) and trials[0]["state"] == "running")
+    answer = service.client.delete(f"/experiments/{name}?force=true")
+    assert answer.status_code == 204, answer.text
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert f"no experiment {name}" in output.replace("'", "")
+
+
 def test_a_bug_of_the_user_is_shown_with_its_traceback(
     sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:

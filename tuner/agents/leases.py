@@ -27,6 +27,7 @@ AT_ONCE = 1000
 """The maximum number of reports that are sent in one call. A service that does not answer for a while gets many afterwards."""
 _JSON = {"content-type": "application/json"}
 _NO_TRIAL = 204
+_NOT_FOUND = 404
 _GONE = 410
 _PLACE = re.compile(r"/experiments/([^/]+)/assignments$")
 
@@ -59,6 +60,7 @@ class Leases:
                 trust_env=not protocol.is_here(self.address),
             )
         self._reached = False
+        self._known = False  # whether the service has had the experiment, so that it was deleted if it is not found
 
     async def close(self) -> None:
         """Close the connections to the service."""
@@ -70,7 +72,7 @@ class Leases:
         request: a name for this request. A second call with the same name replaces the first one, or returns its trial.
 
         Raises:
-            Gone: the experiment has ended.
+            Gone: the experiment has ended, or has been deleted since an earlier call.
             ServiceError: the service rejects the call, or does not answer.
         """
         body = {
@@ -82,7 +84,7 @@ class Leases:
         }
         found = await self._post(self._experiment, "", body)
         if found:
-            self._experiment = found["experiment_id"]
+            self._experiment, self._known = found["experiment_id"], True
         return found or None
 
     async def report(self, lease: Assignment, reports: Sequence[Report]) -> tuple[Verdict, str]:
@@ -167,8 +169,8 @@ class Leases:
             assert error is not None
             raise protocol.unreachable(self.address, error)
         if answer.status_code == _NO_TRIAL and (place := _PLACE.search(answer.headers.get("Content-Location", ""))):
-            self._experiment = place[1]  # older services do not send this
-        if answer.status_code == _GONE:
+            self._experiment, self._known = place[1], True  # older services do not send this
+        if answer.status_code == _GONE or (answer.status_code == _NOT_FOUND and self._known):
             raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)
         return dict(protocol.body_of(answer) or {})

@@ -21,7 +21,7 @@ from tuner.agents.leases import Assignment, Leases
 from tuner.domain.experiment import CheckpointPolicy, Limits, Scaling
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Failure, Outcome, Report, Verdict
-from tuner.errors import CheckpointError, Gone, NotFound, ServiceError, SpecError, TunerError
+from tuner.errors import CheckpointError, Gone, ServiceError, SpecError, TunerError
 from tuner.names import printable
 from tuner.trials.checkpoints.storage import is_local, join, place
 from tuner.trials.groups.pools.cpus import cpus_here
@@ -233,7 +233,7 @@ class Agent:
                 printable(f"trial {running.lease['trial']}: the checkpoint of iteration {info.step} is lost: {end}")
             )
         elif not running.gone:
-            with contextlib.suppress(Gone, NotFound):
+            with contextlib.suppress(Gone):
                 await self._leases.checkpoint(running.lease, end)
 
     def _launch(self, lease: Assignment) -> Launch:
@@ -409,7 +409,7 @@ class Agent:
                 return await self._take_logs(segment_id, given[0])
             case "checkpoint":
                 if (running := self._running.get(segment_id)) is not None and not running.gone:
-                    with contextlib.suppress(Gone, NotFound):
+                    with contextlib.suppress(Gone):
                         await self._leases.checkpoint(running.lease, given[0])
                 return None
             case _:
