@@ -301,7 +301,9 @@ def test_the_end_of_a_trial_does_not_wait_for_the_log_of_another(
         return {**none, **flags, **names, **numbers, "params": {}, "space": {}, "storage": str(tmp_path / "exp_1")}
 
     async def train() -> None:
-        worker = Agent(Leases("http://service.invalid", None, "far", "agent"), Work(make=lambda _: print, home=tmp_path))
+        worker = Agent(
+            Leases("http://service.invalid", None, "far", "agent"), Work(make=lambda _: print, home=tmp_path)
+        )
         worker._manager = Groups()  # type: ignore[assignment]
         worker._running["seg_1"] = _Running(lease(1))
         worker.end("seg_1", [LogFile(0, "here", "rank0.log")], None)  # its process never sends the end of its log

@@ -104,7 +104,9 @@ def test_the_environment_of_the_workers_is_there(checker: EntrypointChecker, tmp
         checker.check("wants:train", [folder])
 
 
-def test_a_service_with_more_than_a_thousand_clients_checks_entrypoints(alone: EntrypointChecker, tmp_path: Path) -> None:
+def test_a_service_with_more_than_a_thousand_clients_checks_entrypoints(
+    alone: EntrypointChecker, tmp_path: Path
+) -> None:
     folder = module(tmp_path, "one", "def f(config): ...\ndef g(config): ...")
     with many_open_files():
         assert alone.check("one:f", [folder]).name == "one:f"
