@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from tuner.domain.keys import trial_id
 from tuner.domain.thinned import why_thinned
 from tuner.domain.trial import drawn_as
-from tuner.errors import SpecError
+from tuner.errors import SpecError, text_of
 from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.files import OWN
@@ -325,7 +325,7 @@ class Observer:
         return True
 
     def _note(self, what: str, error: BaseException) -> None:
-        self.error = self.error or f"{what}: {type(error).__name__}: {error}"
+        self.error = self.error or f"{what}: {type(error).__name__}: {text_of(error)}"
         self.errors += 1
         if self.errors <= TOLD:
             log.warning("callback %s: %s failed; the search continues", self.name, what, exc_info=error)
