@@ -6,8 +6,8 @@ import base64
 import hashlib
 import json
 import re
-import sys
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
