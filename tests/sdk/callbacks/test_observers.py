@@ -125,6 +125,10 @@ def test_a_resumed_callback_goes_on_where_it_stopped(sqlite_store: Store, search
     assert second.seen
     assert first.seen + second.seen == whole.seen
     assert third.seen == []
+    (position,) = (tmp_path / "callbacks" / search).iterdir()
+    position.write_text("")  # as after a loss of power
+    observed(sqlite_store, search, tmp_path, third)
+    assert third.seen == whole.seen
 
 
 def test_errors_of_a_callback_are_logged_and_reach_nobody(

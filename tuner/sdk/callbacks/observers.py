@@ -223,7 +223,12 @@ class Observer:
         self.errors = 0
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
-        kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        kept: dict[str, int] = {}
+        if self._file.exists():
+            try:
+                kept = json.loads(self._file.read_text(encoding="utf-8"))
+            except ValueError:  # it is empty, as after a loss of power
+                log.warning("callback %s: %s cannot be read, so it is told the whole log again", name, self._file)
         self.seq, self._ended_at = int(kept.get("seq", 0)), int(kept.get("ended_at", 0))
         self._accepts: dict[str, frozenset[str] | None] = {}
         self._last = threading.Event()  # the search has ended: read to the end and stop
