@@ -377,7 +377,7 @@ class StudyTrial:
         if self.answer != "continue":
             return
         said = f"{type(error).__name__}: {text_of(error)}" if isinstance(error, BaseException) else error
-        failure = None if said is None else Failure(kind="user", cause="exception", message=str(said))
+        failure = None if said is None else Failure(kind="user", cause="exception", message=text_of(said))
         self._driver.end(self._ref, Outcome(kind="returned" if failure is None else "failed", failure=failure))
         self.answer = "stop"
 
