@@ -269,6 +269,7 @@ class Rank:
             return []
         segment.session.hold(_FAILED)
         segment.outbox.flush()
+        segment.session.saving = True
         assert self._baseline is not None
         with contextlib.suppress(CheckpointError):  # the segment has failed already
             return self._uploads.leave_failed(segment.saver, not self._baseline.has_own_credentials())
