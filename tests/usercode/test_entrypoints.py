@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -42,6 +43,22 @@ def test_a_good_one_is_known_by_the_content_of_its_files(checker: EntrypointChec
     module(tmp_path, "part", "SIZE = 2  # edited")
     second = checker.check("good:A.train", [folder])
     assert second.hash != first.hash
+
+
+def test_a_service_with_more_than_a_thousand_connections_still_checks() -> None:
+    """It could not wait for a helper with such a descriptor, and answered every request with an error."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    another = EntrypointChecker()
+    try:
+        for name in ("json:loads", "json:dumps"):  # the second one is given to a helper that is known
+            assert another.check(name).name == name
+    finally:
+        another.close()
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_class_with_steps_is_no_function_but_can_be_trained(checker: EntrypointChecker, tmp_path: Path) -> None:

@@ -335,7 +335,11 @@ class _Helper:
         """Return False while the helper starts, or loads libraries after its last answer. Return True if it is dead."""
         if not self._ready:
             assert self._process.stdout is not None
-            self._ready = bool(select.select([self._process.stdout], [], [], 0)[0])
+            poll = (
+                select.poll()
+            )  # `select.select` takes no descriptor above 1,023, and a service may have more connections
+            poll.register(self._process.stdout, select.POLLIN)
+            self._ready = bool(poll.poll(0))
         return self._ready
 
     def ask(self, question: str) -> dict[str, Any] | None:
