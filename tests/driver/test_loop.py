@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -264,14 +265,23 @@ async def test_whoever_reports_to_a_loop_that_is_cancelled_is_not_cancelled() ->
             await late
 
 
-async def test_a_searcher_that_fails_is_replaced_by_chance_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize("untold", [False, True])
+async def test_a_searcher_that_fails_is_replaced_by_chance_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, untold: bool
+) -> None:
     monkeypatch.setattr(module, "ASK_AGAIN_S", (0.01,))
     memory = Memory()
-    memory.offload_error = RuntimeError("singular matrix")
+    memory.offload_error = Untold("singular matrix") if untold else RuntimeError("singular matrix")
     loop = driven(memory, search={"type": "gp"})
     assert await loop.run(epoch=1, slots=None) is ExperimentState.COMPLETED
     assert len(loop.core.trials) == 3
-    assert all("RuntimeError: singular matrix" in reason for reason in starts(memory))
+    said = "Untold: <Untold.__str__ raised KeyError>" if untold else "RuntimeError: singular matrix"
+    assert all(said in reason for reason in starts(memory))
 
 
 def starts(memory: Memory) -> list[str]:
@@ -784,6 +794,18 @@ async def test_a_part_of_the_users_that_is_slow_holds_nobody_else_up(slow_part: 
     gate.opened.set()
     assert await asyncio.wait_for(task, 10) is ExperimentState.COMPLETED
     assert all(gate.on_time)
+
+
+async def test_a_scheduler_of_the_users_that_exits_ends_its_own_experiment_only() -> None:
+    class Exits(FIFOScheduler):
+        def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
+            sys.exit("no more")
+
+    memory = Memory()
+    spec = driven(memory).core.spec
+    memory.loop = ExperimentLoop(assemble(spec, Space.from_json(spec.space), Parts(scheduler=Exits())), memory, memory)
+    with pytest.raises(RuntimeError, match=r"the user's code has called sys\.exit\(no more\)"):
+        await memory.loop.run(1, None)
 
 
 async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:

@@ -158,18 +158,18 @@ def test_a_failed_trial_says_why_and_is_handed_out_again_if_retries_are_left() -
     with study_of(num_samples=2, max_failures=1, scheduler="fifo") as study:
         first = study.ask()
         assert first is not None
-        first.tell(error="out of memory")
+        first.tell(error=MemoryError("out of memory"))
         again = study.ask()
         assert again is not None
         assert again.number == first.number
-        again.tell(error="out of memory")
+        again.tell(error="out of memory for \udcff.txt")  # as in a name that is not UTF-8
         other = study.ask()
         assert other is not None
         other.tell({"loss": 1.0})
         assert study.ask() is None
         result = study.result()
     assert result.trials[0].state is TrialState.FAILED
-    assert "out of memory" in (result.trials[0].error or "")
+    assert "out of memory for \\udcff.txt" in (result.trials[0].error or "")
 
 
 def test_more_than_may_train_at_once_is_refused_with_the_reason() -> None:

@@ -252,3 +252,6 @@ class Class:
     assert archives.imports_of(file) == ["q"]
     file.write_text("import (\n")
     assert archives.imports_of(file) == []
+    for deep in ("-" * 200_000 + "1", "+".join("1" * 100_000)):
+        file.write_text(f"import a\nx = {deep}\n")
+        assert archives.imports_of(file) == []

@@ -27,7 +27,7 @@ from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interr
 from tuner.driver.gathering import Gathering
 from tuner.driver.ports import Groups, Journal
 from tuner.driver.pulse import PULSE
-from tuner.errors import CheckpointError, CheckpointUnreachable, LostLease, Retryable
+from tuner.errors import CheckpointError, CheckpointUnreachable, LostLease, Retryable, text_of
 from tuner.schedulers.stoppers import ITERATION, TIME, CombinedStopper, Stopper
 from tuner.search.base import Suggestion
 from tuner.telemetry import tracing
@@ -342,7 +342,10 @@ class ExperimentLoop:
         if not self._foreign:
             return function(*args)
         async with self.deciding:
-            return await asyncio.to_thread(function, *args)
+            try:
+                return await asyncio.to_thread(function, *args)
+            except SystemExit as error:  # it would end the event loop, and with it all experiments of this host
+                raise RuntimeError(f"the user's code has called sys.exit({text_of(error)})") from error
 
     def _fold(self, items: list[_Item]) -> Effects:
         out = Effects()
@@ -539,7 +542,7 @@ class ExperimentLoop:
                 log.exception("the searcher failed to propose trial %s", number)
                 if wait is None:
                     drawn = searcher.context.space.sample(keyed_random(searcher.context.seed, "instead", number))
-                    note = f"drawn at random, because the searcher failed: {type(error).__name__}: {error}"
+                    note = f"drawn at random, because the searcher failed: {type(error).__name__}: {text_of(error)}"
                     suggestion = Suggestion(drawn, note=note[:500])
                 else:
                     await asyncio.sleep(wait)

@@ -20,6 +20,7 @@ from tuner.domain.trial import Trial
 from tuner.driver.core import Core
 from tuner.driver.core.actions import Action, Ask, DeleteCheckpoint, Fit, Interrupt, RunSegment, suggested
 from tuner.driver.ports import CallsHere, Inbound
+from tuner.errors import text_of
 from tuner.space import Space
 
 T = TypeVar("T")
@@ -229,7 +230,7 @@ class SimulatedGroups(CallsHere):
 
 def _failed(error: Exception) -> Outcome:
     trace = "".join(traceback.format_exception(error))
-    message = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {text_of(error)}"
     return Outcome(
         kind="failed", failure=Failure(kind="user", cause="exception", message=message, rank=0, traceback=trace)
     )

@@ -17,7 +17,7 @@ from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_names, plain_points
-from tuner.errors import Conflict, ErrorCollector, SpecError
+from tuner.errors import Conflict, ErrorCollector, SpecError, text_of
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.verbs import why_it_stays_ended
@@ -294,7 +294,9 @@ class Study:
             self._driver, self._space.config(segment.params, self._seed, trial.drawn_as), trial, segment, ref
         )
 
-    def tell(self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
+    def tell(
+        self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | BaseException | None = None
+    ) -> None:
         """End a trial, as `trial.tell` does: with its last metrics, or as failed if `error` is given."""
         trial.tell(metrics, error)
 
@@ -377,12 +379,12 @@ class StudyTrial:
         self.reason = verdict.reason or self.reason
         return self.answer
 
-    def tell(self, metrics: Mapping[str, Any] | None = None, error: str | None = None) -> None:
+    def tell(self, metrics: Mapping[str, Any] | None = None, error: str | BaseException | None = None) -> None:
         """End the trial. Do nothing if a report was answered with "pause" or "stop".
 
         Args:
             metrics: the metrics of a last report.
-            error: what went wrong, if the trial failed.
+            error: what went wrong, if the trial failed, in words or as an exception.
 
         Raises:
             SpecError: none of the trial's reports has the objective. In this case, the trial does not end.
@@ -391,7 +393,8 @@ class StudyTrial:
             self._report(metrics, None, None, last=error is None)
         if self.answer != "continue":
             return
-        failure = None if error is None else Failure(kind="user", cause="exception", message=error)
+        said = f"{type(error).__name__}: {text_of(error)}" if isinstance(error, BaseException) else error
+        failure = None if said is None else Failure(kind="user", cause="exception", message=text_of(said))
         self._driver.end(self._ref, Outcome(kind="returned" if failure is None else "failed", failure=failure))
         self.answer = "stop"
 

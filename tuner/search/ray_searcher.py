@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tuner.domain.keys import keyed_random
 from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
-from tuner.errors import SpecError
+from tuner.errors import SpecError, text_of
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Cache, Proposer
 from tuner.space import Parameter, Space
@@ -109,7 +109,7 @@ class RaySearcher(Proposer):
         except Exception as error:  # an error in the user's code; the search continues, and the note reports the error
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number))
-            note = f"drawn at random because {self} failed: {type(error).__name__}: {error}"
+            note = f"drawn at random because {self} failed: {type(error).__name__}: {text_of(error)}"
             return Suggestion(params, self._live.state(number), note)
 
     def waits(self) -> bool:

@@ -212,7 +212,7 @@ def _imports_of(file: Path, mtime_ns: int, size: int) -> list[str]:
     """Parse a file. The result is cached until the file changes, because a notebook sends the same package often."""
     try:
         waiting: list[Any] = [ast.parse(file.read_bytes())]
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two if it is nested deeply
         return []
     found = []
     while waiting:

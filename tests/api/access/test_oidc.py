@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -384,6 +385,13 @@ async def test_a_provider_that_is_away_is_said(browser: httpx.AsyncClient, monke
     answer = await browser.get("/auth/login")
     said = re.search("The provider does not answer at (.*): ConnectError", answer.text)
     assert (answer.status_code, said and urlsplit(said[1]).scheme) == (503, "https")
+
+
+async def test_a_proxy_that_needs_another_package_is_said(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as if it was not installed
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(oidc.ProviderSilent, match="^the provider does not answer at https://.*: .*socksio"):
+        await oidc.Provider(settings).begin("https://tuner.lan/auth/callback", "/")
 
 
 async def test_without_the_setting_there_is_no_such_page(sqlite_store: Store, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import Failure
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.trial import Population
 from tuner.driver.assemble import Parts, assemble
 from tuner.driver.core.state.limits import GIVE_UP_AFTER
+from tuner.schedulers import FIFOScheduler
+from tuner.schedulers.base import Fact
 from tuner.schedulers.stoppers import FunctionStopper
 from tuner.space import Space
 
@@ -62,6 +66,26 @@ def test_a_function_of_the_users_that_raises_in_the_scheduler_ends_the_experimen
             bench.ended(number)
     assert bench.core.state is ExperimentState.FAILED
     assert "the scheduler raised ZeroDivisionError: division by zero (explore, line " in (
+        bench.core.experiment.error or ""
+    )
+
+
+def test_an_error_without_a_text_of_a_users_scheduler_ends_the_experiment_in_words() -> None:
+    class Untold(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
+    class Raises(FIFOScheduler):
+        def decide(self, fact: Fact, trials: Population) -> Sequence[d.Decision]:
+            raise Untold
+
+    bench = Bench(num_samples=1)
+    bench.core = assemble(bench.spec, bench.space, Parts(scheduler=Raises()))
+    bench.feed(e.DriverStarted(time=0.0, epoch=1))
+    bench.started(0)
+    bench.reported(0)
+    bench.ended(0)
+    assert "the scheduler raised Untold: <Untold.__str__ raised KeyError> (decide, line " in (
         bench.core.experiment.error or ""
     )
 

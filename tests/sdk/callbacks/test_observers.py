@@ -125,19 +125,36 @@ def test_a_resumed_callback_goes_on_where_it_stopped(sqlite_store: Store, search
     assert second.seen
     assert first.seen + second.seen == whole.seen
     assert third.seen == []
+    (position,) = (tmp_path / "callbacks" / search).iterdir()
+    position.write_text("")  # as after a loss of power
+    observed(sqlite_store, search, tmp_path, third)
+    assert third.seen == whole.seen
 
 
 def test_errors_of_a_callback_are_logged_and_reach_nobody(
     sqlite_store: Store, search: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    class Untold(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
     class Broken:
+        ended = False
+
         def on_trial_result(self) -> None:
             raise SystemExit("no disk")
 
-    recorder = Recorder()
-    (said,) = observed(sqlite_store, search, tmp_path, Broken(), recorder)
+        def on_trial_complete(self) -> None:
+            raise Untold
+
+        def on_experiment_end(self) -> None:
+            self.ended = True
+
+    recorder, broken = Recorder(), Broken()
+    (said,) = observed(sqlite_store, search, tmp_path, broken, recorder)
     assert said.startswith("callback Broken failed in on_trial_result: SystemExit: no disk, and ")
     assert recorder.of("end")
+    assert broken.ended
     assert len(caplog.records) == observers.TOLD
     assert "Broken: on_trial_result failed; the search continues" in caplog.text
 

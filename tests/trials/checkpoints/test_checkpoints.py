@@ -81,7 +81,7 @@ def test_without_its_marker_it_is_not_offered(storage: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "flipped", "manifest"])
-def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str) -> None:
+def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = join(storage, "trial_00000", "one")
     save(uri, tmp_path / "made", FILES)
     where = place(uri)
@@ -106,6 +106,11 @@ def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str) -> None:
     with pytest.raises(CheckpointError, match=words) as raised:
         Checkpoint(uri).to_directory(tmp_path / "another copy")
     assert not isinstance(raised.value, CheckpointLost), "it is no trial's: whoever opens it answers for it"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoint(uri).to_directory()
+    assert os.listdir(tmp_path / "temporary") == [], "a folder that nobody knows of is not left behind"
     assert checkpoints.is_committed(uri) == (damage == "flipped"), "a flipped bit is found by reading only"
 
 

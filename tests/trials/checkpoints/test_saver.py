@@ -781,27 +781,46 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_checkpoint_and_takes_the_next_on
     assert [checkpoints.is_committed(info.uri) for info in committed] == [True]
 
 
-def test_a_failed_trial_of_one_rank_waits_until_its_last_checkpoint_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_failed_trial_waits_until_its_last_checkpoint_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """It waited for two seconds, which a large checkpoint or a slow disk exceeds."""
-    monkeypatch.setattr(limits, "LAST_SAVE_S", 0.0)
-    committed: list[CheckpointInfo] = []
-    leaving = threading.Event()
-    saver = alone(tmp_path, committed)
+    monkeypatch.setattr(limits, "LATE_RANK_S", 0.0)
+    collected, leaving = threading.Event(), threading.Event()
+    pair = Pair(tmp_path)
+    committed = pair.committed
+    saver = alone(tmp_path, committed) if ranks == 1 else pair.zero
     commit, drain = checkpoints.commit, saver.drain
 
     def slow(*arguments: Any) -> None:
+        collected.set()
         assert leaving.wait(10)
         commit(*arguments)
 
-    def leave(timeout: float | None) -> None:
+    def leave(*seconds: float) -> None:
         leaving.set()
-        drain(timeout)
+        drain(*seconds)
 
     monkeypatch.setattr(checkpoints, "commit", slow)
     monkeypatch.setattr(saver, "drain", leave)
+    pair.one.take(fill("shard1"), 1, 1)
     saver.take(lambda folder: Path(folder, "weights").write_text("w"), 1, 1)
+    assert collected.wait(60)
     saver.fail()
     assert Uploads().leave_failed(saver) == []
     assert [info.step for info in committed] == [1]
+    pair.close()
+
+
+def test_a_failed_trial_does_not_wait_for_a_rank_that_may_never_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a rank may wait for the one that has failed, for ever."""
+    monkeypatch.setattr(limits, "LATE_RANK_S", 0.0)
+    pair = Pair(tmp_path)
+    pair.zero.take(fill("shard0"), 1, 1)
+    pair.zero.fail()
+    assert Uploads().leave_failed(pair.zero) == []
+    assert pair.committed == []
+    pair.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -46,6 +47,33 @@ def test_taken_back(module: str) -> None:
     cancel()
     __import__(module)
     assert calls == []
+
+
+def test_one_who_only_looks_for_the_module_takes_no_action_away(module: str, tmp_path: Path) -> None:
+    """Libraries such as Transformers do so to find out what is installed."""
+    calls: list[str] = []
+    on_import(module, lambda: calls.append("first"))
+    on_import(module, lambda: calls.append("second"))
+    for _ in range(2):
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.loader is not None
+        assert spec.loader.get_source(module) == "value = 1\n"  # type: ignore[attr-defined]
+    assert calls == []
+    __import__(module)
+    assert sorted(calls) == ["first", "second"]
+
+
+def test_an_import_that_failed_may_be_tried_again(module: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+    on_import(module, lambda: calls.append(1))
+    (tmp_path / f"{module}.py").write_text("import no_such_module_at_all\n")
+    with pytest.raises(ModuleNotFoundError):
+        __import__(module)
+    assert calls == []
+    (tmp_path / f"{module}.py").write_text("value = 1\n")
+    __import__(module)
+    assert calls == [1]
 
 
 def test_already_imported() -> None:

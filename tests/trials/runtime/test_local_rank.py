@@ -42,11 +42,19 @@ def test_a_fork_in_a_nested_search_is_no_orphan_while_ranks_live(monkeypatch: py
         child.wait()
 
 
-def test_processes_are_forked_for_a_script_whose_standard_streams_are_closed(tmp_path: Path) -> None:
+CLOSED = "for number in (0, 1, 2): os.close(number)\n"
+MANY = (
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (1200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+    "files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]\n"
+)
+
+
+@pytest.mark.parametrize("first", [CLOSED, MANY], ids=["closed streams", "many open files"])
+def test_processes_are_forked_for_a_script_with_few_or_many_files(tmp_path: Path, first: str) -> None:
     """A script that is to survive its terminal may be started as `python search.py <&- >&- 2>&-`."""
     code = (
-        "import asyncio, os, sys\n"
-        "for number in (0, 1, 2): os.close(number)\n"
+        "import asyncio, os, resource, sys\n"
+        f"{first}"
         "from tuner.trials.groups.pools.local_ranks import RankServer\n"
         "server = RankServer(1)\n"
         "async def main():\n"

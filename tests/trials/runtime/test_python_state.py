@@ -131,6 +131,16 @@ def test_a_trial_may_add_several_handlers_to_a_logger() -> None:
     assert twice(both) == ("a line\n" * 3 + "restored\n") * 2
 
 
+def test_a_handler_of_an_earlier_trial_that_cannot_be_flushed_is_removed(tmp_path: Path) -> None:
+    trial = f"""
+    with open({str(tmp_path / "log")!r}, "a") as file:
+        logging.getLogger("x").addHandler(hdlr=logging.StreamHandler(file))
+        logging.getLogger("x").warning("line")
+    """
+    assert twice(trial) == "restored\n" * 2
+    assert (tmp_path / "log").read_text() == "line\n" * 2
+
+
 def test_a_logger_that_a_module_sets_up_keeps_its_handler() -> None:
     trial = "logging.getLogger('mine').info('again')"
     assert twice(trial, imports=SETS_UP_A_LOGGER.format(name="mine")) == "a line\n" + "again\nrestored\n" * 2

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
@@ -72,7 +73,7 @@ class Pending:
     def unpacked(cls, text: str) -> Pending | None:
         try:
             return cls(**{name: str(value) for name, value in json.loads(base64.urlsafe_b64decode(text)).items()})
-        except (binascii.Error, ValueError, TypeError, AttributeError):
+        except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError):
             return None
 
 
@@ -152,12 +153,10 @@ class Provider:
         if self._secret and not in_body:
             known = httpx.BasicAuth(quote(self._client_id, safe=""), quote(self._secret, safe=""))
         head = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        try:
+        with _heard(f"the provider {self.issuer} does not answer"):
             async with httpx.AsyncClient(transport=self._transport, timeout=TIMEOUT_S) as client:
                 answer = await client.post(metadata["token_endpoint"], content=body, headers=head, auth=known)  # type: ignore[arg-type]
             found = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ProviderSilent(f"the provider {self.issuer} does not answer: {type(error).__name__}") from error
         if answer.status_code >= 500 or not isinstance(found, dict):
             raise ProviderSilent(f"the provider {self.issuer} answers with the status {answer.status_code}")
         if answer.is_error:
@@ -220,14 +219,23 @@ class Provider:
         return self._keys[1]
 
     async def _get(self, url: str) -> dict[str, Any]:
-        try:
+        with _heard(f"the provider does not answer at {url}"):
             async with httpx.AsyncClient(transport=self._transport, timeout=TIMEOUT_S) as client:
                 answer = (await client.get(url)).raise_for_status().json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ProviderSilent(f"the provider does not answer at {url}: {type(error).__name__}") from error
         if not isinstance(answer, dict):
             raise ProviderSilent(f"the provider does not answer with a JSON object at {url}")
         return answer
+
+
+@contextlib.contextmanager
+def _heard(silent: str) -> Iterator[None]:
+    """Raise ProviderSilent if the provider does not answer in JSON, or cannot be asked. silent: the beginning of the message."""
+    try:
+        yield
+    except ImportError as error:  # a proxy of SOCKS needs another package
+        raise ProviderSilent(f"{silent}: {error}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        raise ProviderSilent(f"{silent}: {type(error).__name__}") from error
 
 
 def granted(rules: Sequence[OidcRule], groups: Sequence[str]) -> OidcRule | None:

@@ -32,6 +32,7 @@ from tuner.driver.core.rules.words import names, paused, where_from
 from tuner.driver.core.state import limits
 from tuner.driver.core.state.enqueued import EnqueuedTrial
 from tuner.driver.core.state.state import State
+from tuner.errors import text_of
 from tuner.names import did_you_mean
 from tuner.plurals import counted
 from tuner.schedulers.base import ALLOWED, HAS_ROOM, Fact, TrialReported, can_resume
@@ -292,7 +293,7 @@ class Decider:
     def _give_up(self, error: Exception) -> Iterator[Decision]:
         log.error("the scheduler raised", exc_info=error)
         origin = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"the scheduler raised {type(error).__name__}: {error} ({origin.name}, line {origin.lineno})"
+        why = f"the scheduler raised {type(error).__name__}: {text_of(error)} ({origin.name}, line {origin.lineno})"
         yield from stop_all(self.experiment, why)
         yield d.Finish(reason=why, failed=True)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from tuner.domain.keys import trial_id
 from tuner.domain.thinned import why_thinned
 from tuner.domain.trial import drawn_as
-from tuner.errors import SpecError
+from tuner.errors import SpecError, text_of
 from tuner.experiment.code.by_value import runnable_space
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.files import OWN
@@ -223,7 +223,12 @@ class Observer:
         self.errors = 0
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
-        kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        kept: dict[str, int] = {}
+        if self._file.exists():
+            try:
+                kept = json.loads(self._file.read_text(encoding="utf-8"))
+            except ValueError:  # it is empty, as after a loss of power
+                log.warning("callback %s: %s cannot be read, so it is told the whole log again", name, self._file)
         self.seq, self._ended_at = int(kept.get("seq", 0)), int(kept.get("ended_at", 0))
         self._accepts: dict[str, frozenset[str] | None] = {}
         self._last = threading.Event()  # the search has ended: read to the end and stop
@@ -325,7 +330,7 @@ class Observer:
         return True
 
     def _note(self, what: str, error: BaseException) -> None:
-        self.error = self.error or f"{what}: {type(error).__name__}: {error}"
+        self.error = self.error or f"{what}: {type(error).__name__}: {text_of(error)}"
         self.errors += 1
         if self.errors <= TOLD:
             log.warning("callback %s: %s failed; the search continues", self.name, what, exc_info=error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.domain.keys import keyed_random, keyed_seed
 from tuner.domain.trial import Population
-from tuner.errors import SpecError
+from tuner.errors import SpecError, text_of
 from tuner.search import constraints as constraint_option
 from tuner.search import warm_start as warm_start_option
 from tuner.search.base import SearcherContext, Suggestion
@@ -84,7 +84,7 @@ class ModelBased(Proposer):
             log.warning("%s could not propose trial %s", self, number, exc_info=True)
             params = self.context.space.sample(keyed_random(self.context.seed, "instead", number, attempt))
             return Suggestion(
-                params, note=f"drawn at random because {self.TYPE} failed: {type(error).__name__}: {error}"
+                params, note=f"drawn at random because {self.TYPE} failed: {type(error).__name__}: {text_of(error)}"
             )
 
     def ask(self, number: int, trials: Population, attempt: int) -> Suggestion:

@@ -74,7 +74,16 @@ class Checkpoint:
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files into `path`, by default a new temporary directory, and return that path."""
-        target = os.fspath(path) if path is not None else tempfile.mkdtemp(prefix="tuner-checkpoint-")
+        if path is not None:
+            return self._copied(os.fspath(path))
+        target = tempfile.mkdtemp(prefix="tuner-checkpoint-")
+        try:
+            return self._copied(target)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)  # nobody else knows of it
+            raise
+
+    def _copied(self, target: str) -> str:
         with self._told():
             if self._fetch is not None and self.is_elsewhere:
                 self._fetch(target)

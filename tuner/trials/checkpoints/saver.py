@@ -63,6 +63,7 @@ They count from the first failure since something was saved, so all checkpoints 
 """
 MOST_WAITING = 4
 """While the storage is not available, at most this many checkpoints wait on the disk. Then the training waits, too."""
+_LOOK_S = 0.05
 _RETRY_WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # the last one is repeated
 
 
@@ -164,6 +165,8 @@ class Saver:
         self._outcomes: dict[str, CheckpointInfo | str] = {}  # of the checkpoints that were saved after that
         self._abandoned = ""  # why no further checkpoint may be committed
         self._unavailable_since: float | None = None  # time.monotonic() of the storage's first failure in a row
+        # time.monotonic() since when rank 0 waits for a rank that has not made a checkpoint's report; None if it does not
+        self._waits_since: float | None = None
 
     def take(self, source: Source, report_no: int, iteration: int, *, at_end: bool = False) -> CheckpointInfo | None:
         """Move or copy the contents of a checkpoint to the staging directory, and let the background thread save it.
@@ -239,25 +242,35 @@ class Saver:
                 self._passed = (report_no, False)
                 self._progress.notify_all()
 
-    def drain(self, timeout: float | None = None) -> None:
-        """Wait until all checkpoints that were passed to `take` are saved. Raise CheckpointError if saving one failed."""
+    def drain(self, timeout: float | None = None, late_s: float | None = None) -> None:
+        """Wait until all checkpoints that were passed to `take` are saved. Raise CheckpointError if saving one failed.
+
+        timeout: the seconds to wait at most.
+        late_s: the seconds to wait at most for a rank that has not made the report to which a checkpoint belongs.
+        """
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join(timeout)
+            self._join(self._thread, timeout, late_s)
             self._thread = None
         with self._progress:
             self._finished = True
             self._progress.notify_all()
         self._raise()
 
+    def _join(self, thread: threading.Thread, timeout: float | None, late_s: float | None) -> None:
+        if late_s is None:
+            thread.join(timeout)
+            return
+        begun = time.monotonic()
+        while thread.is_alive() and (timeout is None or time.monotonic() < begun + timeout):
+            since = self._waits_since
+            if since is not None and time.monotonic() >= max(begun, since) + late_s:
+                return
+            thread.join(_LOOK_S)
+
     def fail(self) -> None:
         """Let no checkpoint be committed whose report this rank, which has failed, has not made: its part is missing."""
         self._failed = True
-
-    @property
-    def alone(self) -> bool:
-        """Return whether the segment has one rank, so that no checkpoint has parts of other ranks."""
-        return self._world_size == 1
 
     @property
     def uploads(self) -> bool:
@@ -491,6 +504,7 @@ class Saver:
             link.send(("want", self._segment, moment))
         for rank, link in server.notes.items():
             patience: float | None = self.patience_s
+            self._waits_since = time.monotonic()
             try:
                 while True:
                     segment, which, answer = link.receive(patience)
@@ -502,11 +516,15 @@ class Saver:
                         break
                     # The driver ends the segment if a rank does not start. It also limits the time for saving.
                     patience = self.patience_s if answer is _State.TRAINING else None
+                    if answer is _State.SAVING:
+                        self._waits_since = None
             except TimeoutError:
                 raise CheckpointError(
                     f"rank {rank} did not reach report {moment[0]} within {self.patience_s:g} s, so its part of the "
                     "checkpoint is missing"
                 ) from None
+            finally:
+                self._waits_since = None
             if isinstance(answer, str):
                 raise CheckpointError(f"rank {rank} could not save its part of the checkpoint: {answer}")
             shards[rank] = answer

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 
 class _Hook(MetaPathFinder, Loader):
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self.action = name, action
         self._loader: Loader | None = None
+        self._finding = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.name:
+        # Libraries look for a module without importing it, too, so the hook stays until the import.
+        if fullname != self.name or getattr(self._finding, "real", False):
             return None
-        sys.meta_path.remove(self)  # so that `find_spec` below finds the real module
-        spec = find_spec(fullname)
+        self._finding.real = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._finding.real = False
         if spec is None or spec.loader is None:
             return spec
         self._loader, spec.loader = spec.loader, self
@@ -36,7 +43,15 @@ class _Hook(MetaPathFinder, Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self.action()
+        if self in sys.meta_path:  # else the call was cancelled
+            sys.meta_path.remove(self)
+            self.action()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the other attributes of the module's own loader, such as `get_source`, to those who only look for the module."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
 
 def on_import(name: str, action: Callable[[], None]) -> Callable[[], None]:

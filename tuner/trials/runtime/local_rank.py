@@ -109,10 +109,13 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     nothing = os.open(os.devnull, os.O_RDWR)
     living: set[int] = set()
+    poll = select.poll()  # the driver may have many files open, and `select.select` takes no descriptor above 1,023
+    for descriptor in (control.fileno(), woken):
+        poll.register(descriptor, select.POLLIN)
     try:
         control.sendall(b'{"ready": true}\n')
         while os.getppid() == parent:
-            readable, _, _ = select.select([control.fileno(), woken], [], [], LOOK_S)
+            readable = {descriptor for descriptor, _ in poll.poll(LOOK_S * 1000)}
             if woken in readable:
                 os.read(woken, 4096)
             _reap(control, living)

@@ -93,11 +93,11 @@ class _Handlers:
         add = getattr(logging.Logger.addHandler, "__wrapped__", logging.Logger.addHandler)
 
         @functools.wraps(add)
-        def add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+        def add_handler(logger: logging.Logger, hdlr: logging.Handler) -> None:  # the name in Python's own method
             if self._trial and not isinstance(logger, logging.RootLogger):
                 self._drop_earlier(logger)
-                self._added.setdefault(logger.name, []).append((self._trial, handler))
-            add(logger, handler)
+                self._added.setdefault(logger.name, []).append((self._trial, hdlr))
+            add(logger, hdlr)
 
         logging.Logger.addHandler = add_handler  # type: ignore[assignment, method-assign]
 
@@ -109,7 +109,8 @@ class _Handlers:
         for trial, handler in self._added.get(logger.name, ()):
             if trial != self._trial and handler in logger.handlers:
                 logger.removeHandler(handler)
-                handler.flush()
+                with contextlib.suppress(Exception):  # its stream is closed, or its class is the trial's own
+                    handler.flush()
         self._added[logger.name] = [(t, handler) for t, handler in self._added.get(logger.name, ()) if t == self._trial]
 
 

@@ -269,6 +269,7 @@ class Rank:
             return []
         segment.session.hold(_FAILED)
         segment.outbox.flush()
+        segment.session.saving = True
         assert self._baseline is not None
         with contextlib.suppress(CheckpointError):  # the segment has failed already
             return self._uploads.leave_failed(segment.saver, not self._baseline.has_own_credentials())
@@ -508,11 +509,11 @@ class Rank:
     # -- running
 
     def _main(self, segment: Segment) -> None:
-        session.activate(segment.session)
-        self._undo.append(driver_calls.open_for(self._driver, segment.launch.segment_id))
-        self._undo.append(ray_compat.install(segment.session))
         result = RankResult(kind="failed", error=RankError(type="RuntimeError", message="ended in an unknown way"))
         try:
+            session.activate(segment.session)
+            self._undo.append(driver_calls.open_for(self._driver, segment.launch.segment_id))
+            self._undo.append(ray_compat.install(segment.session))
             assert self._baseline is not None
             assert self._assignment is not None
             baseline = self._baseline
@@ -535,8 +536,12 @@ class Rank:
         self._dirty = why
 
     def _put_back(self) -> None:
+        """Undo what was changed in this process for the segment. If a part of that fails, do the rest."""
         while self._undo:
-            self._undo.pop()()
+            try:
+                self._undo.pop()()
+            except Exception as error:  # user code may have changed the same
+                self._mark_dirty(f"its clean-up failed: {text_of(error)}")
 
     def _report(self, segment_id: str, reports: list[Report]) -> Verdict | Resend | None:
         answer: Verdict | Resend | None = self._driver.ask("report", segment_id, reports, patience_s=0.0)

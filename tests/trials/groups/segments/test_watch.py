@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from tuner.domain.experiment import Limits
-from tuner.domain.segments import Failure, Outcome
+from tuner.domain.segments import CheckpointInfo, Failure, Outcome
 from tuner.trials.groups.failures import Findings
 from tuner.trials.groups.segments import watch
 from tuner.trials.groups.segments.segment_run import SegmentRun
@@ -45,7 +45,8 @@ def answered(answer: Any) -> asyncio.Future[Any]:
 def watch_over(ranks: int, limits: Limits | None = None) -> Watch:
     places = [Placed(rank=rank, node="node", host="host", ip="10.0.0.1", pid=100 + rank) for rank in range(ranks)]
     workers = [SimpleNamespace(node="node", oom_kills=0) for _ in range(ranks)]
-    group = cast(Any, SimpleNamespace(actors=[], workers=workers, placed=lambda: places))
+    rank_0 = SimpleNamespace(send_reports=SimpleNamespace(remote=lambda: answered([])))
+    group = cast(Any, SimpleNamespace(actors=[rank_0], workers=workers, placed=lambda: places))
     launch = cast(Any, SimpleNamespace(segment_id="seg", log_dir="", checkpoint=None, limits=limits or Limits()))
     return Watch(SegmentRun(launch, asyncio.get_running_loop().create_future(), group), group, Pool())
 
@@ -302,3 +303,30 @@ def test_only_oom_kills_since_the_start_of_the_segment_explain_a_death(monkeypat
 
     assert asyncio.run(run(3)).cause == "signal"
     assert asyncio.run(run(4)).cause == "oom"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_rank_0_of_a_failed_segment_has_time_to_save_unless_the_trial_is_killed(
+    monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """It was stopped after two seconds, and its last checkpoint was lost."""
+    monkeypatch.setattr(watch, "ANSWER_S", 0.01)
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    raised = RankResult(kind="failed", error=RankError(type="ValueError", message="no such file"))
+    info = CheckpointInfo(id="ckp", uri="/checkpoints/ckp", step=1)
+
+    async def outcome() -> Outcome:
+        over, saved, looks = watch_over(2), answered(...), 0
+
+        async def ask(run: SegmentRun, question: str, ranks: Any = None) -> dict[int, Any]:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                run.end("left", "killed") if killed else saved.set_result([info])
+            return {0: Progress(1, 0.0, False, True)}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        cast(Any, over._group).actors[0].send_reports.remote = lambda: saved
+        return await over.until_ended([answered(...), answered(raised)])
+
+    assert asyncio.run(outcome()).uploading == (() if killed else (info,))

@@ -17,6 +17,7 @@ from tuner.driver.core.rules.failures import all_fail, missing_metric, missing_m
 from tuner.driver.core.rules.repeats import full
 from tuner.driver.core.rules.words import names
 from tuner.driver.core.state.state import State
+from tuner.errors import text_of
 from tuner.names import did_you_mean
 from tuner.schedulers.shared.wording import reached_max_t
 
@@ -96,7 +97,9 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
         reason = experiment.stopper.decide(trial.number, experiment.trials)
     except Exception as error:
         meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
-        what = f"stop raised {type(error).__name__}: {error}; the metrics were {names(sorted(trial.last))}{meant}"
+        what = (
+            f"stop raised {type(error).__name__}: {text_of(error)}; the metrics were {names(sorted(trial.last))}{meant}"
+        )
         failure = Failure(kind="spec", cause="stop", message=what, traceback=traceback.format_exc())
         return all_fail(experiment, trial, failure, "every trial is judged by the same function")
     return [d.Complete(trial=trial.number, reason=reason)] if reason else []

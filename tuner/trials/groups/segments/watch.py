@@ -149,8 +149,21 @@ class Watch:
         """Let rank 0 of a segment that has failed send its last reports, and return the checkpoints whose upload continues."""
         if not any(tasks[task] == 0 for task in pending):  # rank 0 has ended
             return tuple(self._results[0].uploading) if 0 in self._results else ()
-        found = (await self._run.ask("send_reports", [0])).get(0)  # it trains, and will be stopped
-        return () if found is None or isinstance(found, BaseException) else tuple(found)
+        # It trains, and will be stopped.
+        asked = asyncio.ensure_future(answer(self._group.actors[0].send_reports.remote()))
+        until = time.monotonic() + self._run.saving_s
+        try:
+            await asyncio.wait({asked}, timeout=ANSWER_S)
+            # It may take its time to save checkpoints, unless a user kills the trial.
+            while (
+                not (asked.done() or self._run.ending.done())
+                and time.monotonic() < until
+                and await self._run.saves([0])
+            ):
+                await asyncio.wait({asked, self._run.ending}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            return tuple(asked.result()) if asked.done() and asked.exception() is None else ()
+        finally:
+            asked.cancel()
 
     async def _first_known(self, tasks: Mapping[asyncio.Task[Any], int], pending: set[asyncio.Task[Any]]) -> Outcome:
         """Return the segment's outcome as soon as it is known. Remove the tasks of ranks that have ended from `pending`."""

@@ -14,13 +14,13 @@ LATE_AFTER_S = 0.1
 """Seconds that a segment always waits for its uploads when it ends, since most of them are quick."""
 MOST = 4
 """The maximum number of checkpoints that may still be uploading when a segment ends. If there are more, the segment waits."""
-LAST_SAVE_S = 2.0
-"""Seconds that a failed segment of several ranks waits for checkpoints that are still being saved.
+LAST_SAVE_S = 600.0
+"""Seconds that a failed segment waits for checkpoints that are still being saved."""
+LATE_RANK_S = 2.0
+"""Seconds that a failed segment waits for a rank that has not made the report to which a checkpoint belongs.
 
-Another rank may never make the report to which a checkpoint belongs, since it waits for the one that has failed.
+The rank may never make it, since it waits for the one that has failed.
 """
-LAST_SAVE_ALONE_S = 600.0
-"""Seconds that a failed segment of one rank waits for them."""
 FREE = 0.1
 """The fraction of the spool's disk that must be free; if less is free, the segment waits for its uploads."""
 _KNOWN = 20_000  # the number of begun segments to remember; no upload continues for that many segments
@@ -66,7 +66,7 @@ class Uploads:
         """Do the same as `leave` for a segment that has failed, but wait only for a limited time for checkpoints."""
         if self._may_continue(saver, may_continue):
             return saver.leave(LATE_AFTER_S)
-        saver.drain(LAST_SAVE_ALONE_S if saver.alone else LAST_SAVE_S)
+        saver.drain(LAST_SAVE_S, LATE_RANK_S)
         return []
 
     def _may_continue(self, saver: Saver, may_continue: bool) -> bool:
