@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import ModelFitted
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState
+from tuner.errors import NotFound
 from tuner.store import Store
 from tuner.store.writing.writer import Writer
 
@@ -318,6 +320,37 @@ def test_a_stream_of_what_is_being_deleted_ends_and_the_others_go_on(
         assert list(events(lines)) == []
         sqlite_store.drivers.commit(other.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=[]), T0 + 2)
         assert next(found)[1] == "reported"
+
+
+def test_a_read_that_fails_after_its_client_has_left_is_not_logged(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's log had "Task exception was never retrieved", with a traceback, if the experiment was deleted meanwhile."""
+    begun, gone = threading.Event(), threading.Event()
+
+    def missed(form: stream.Events, after: int, upto: int) -> stream.Message:
+        begun.set()
+        assert gone.wait(60)
+        raise NotFound("the experiment is being deleted")
+
+    monkeypatch.setattr(stream.Events, "missed", missed)
+    channel = stream.Channel(stream.Events(sqlite_store, begin(sqlite_store)[0]))
+
+    async def leave() -> list[dict[str, Any]]:
+        logged: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: logged.append(about))
+        client = asyncio.create_task(channel.missed(0, asyncio.Semaphore()))
+        assert await asyncio.to_thread(begun.wait, 60)
+        client.cancel()
+        await asyncio.wait([client])
+        read = next(iter(channel._reads.values()))
+        gone.set()
+        await asyncio.wait([read])
+        del client, read
+        gc.collect()
+        return logged
+
+    assert asyncio.run(leave()) == []
 
 
 def test_an_experiment_that_cannot_be_shown_ends_no_stream_of_others(

@@ -221,8 +221,13 @@ class Channel:
         read = self._reads.get(wanted)
         if read is None:
             read = self._reads[wanted] = asyncio.create_task(self._read_missed(*wanted, limit))
-            read.add_done_callback(lambda _: self._reads.pop(wanted))
+            read.add_done_callback(partial(self._have_read, wanted))
         return await asyncio.shield(read)
+
+    def _have_read(self, wanted: tuple[int, int], read: asyncio.Task[Message]) -> None:
+        del self._reads[wanted]
+        if not read.cancelled():
+            read.exception()  # otherwise asyncio logs the error if all clients that waited have disconnected
 
     async def _read_missed(self, after: int, upto: int, limit: asyncio.Semaphore) -> Message:
         async with limit:

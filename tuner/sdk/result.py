@@ -182,13 +182,14 @@ class Result:
         )
 
     @classmethod
-    def load(cls, store: Store, experiment_id: str, more: More | None = None) -> Result:
+    def load(cls, store: Store, experiment_id: str, more: More | None = None, *, log: bool = True) -> Result:
         """Read the result of an experiment from a database. Raise NotFound if there is no such experiment.
 
         Args:
             store: the database.
             experiment_id: ``exp_...``.
             more: a function that runs more trials of the experiment, for `Result.add`.
+            log: False to leave out the decisions and the histories of the trials, which take most of the time.
         """
         record = store.experiments.get(experiment_id)
         code = store.code.get(record.spec.code) if record.spec.code else None
@@ -199,8 +200,8 @@ class Result:
                 revisions=Revisions.of(record.spec, runnable_space(code)),
                 trials=_all_trials(store, record.id),
                 segments=store.trials.segments(record.id),
-                histories=_histories(store, record.id),
-                decisions=_decisions(store, record.id),
+                histories=_histories(store, record.id) if log else {},
+                decisions=_decisions(store, record.id) if log else (),
                 best_place=lineage.best(store, record),
                 best_checkpoint=_checkpoint(store, best.get("checkpoint_id")),
                 folder=join(record.spec.checkpoint.storage or Settings.from_env().storage, record.public_id),

@@ -399,10 +399,18 @@ def resume(
 
 
 def read_result(
-    store: Store, experiment_id: str, ray_address: str | None = None, callbacks: Sequence[Any] = ()
+    store: Store,
+    experiment_id: str,
+    ray_address: str | None = None,
+    callbacks: Sequence[Any] = (),
+    *,
+    log: bool = True,
 ) -> Result:
-    """Read the result of an experiment from this database. The result's `add` can run more trials."""
-    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks))
+    """Read the result of an experiment from this database. The result's `add` can run more trials.
+
+    log: see `Result.load`.
+    """
+    return Result.load(store, experiment_id, functools.partial(_add, experiment_id, ray_address, callbacks), log=log)
 
 
 def _add(

@@ -75,13 +75,18 @@ def load(experiment: str) -> Result:
         NotFound: this home has no such experiment. The message names the nearest one.
         Conflict: several experiments have this name. The message lists their ids.
     """
+    return read(experiment, log=True)
+
+
+def read(experiment: str, *, log: bool) -> Result:
+    """Return the same as `load`. log: False to leave out the decisions and the histories of the trials."""
     if not isinstance(experiment, str):
         raise WrongArgument(f"expected an experiment's id or name, got {experiment!r}")
     with database() as store:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return read_result(store, found)
+        return read_result(store, found, log=log)
 
 
 def experiments(

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.errors import CheckpointError, SpecError
 from tuner.sdk.result import Result
-from tuner.sdk.saved import load
+from tuner.sdk.saved import read
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 Source = Result | Checkpoint | str
@@ -52,7 +52,7 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
         NotFound: there is no such experiment.
     """
     if isinstance(source, str):
-        source = load(source)
+        source = read(source, log=False)
     if isinstance(source, Checkpoint):
         return Origin(checkpoint=source, config=dict(config or {}), iteration=source.iteration)
     if not isinstance(source, Result):

@@ -80,7 +80,7 @@ def _finder_of(result: Result, settings: Settings) -> Find:
 
 def _best_here(database_url: str, experiment_id: str) -> Origin:
     with Store.open(database_url) as store:
-        return origin(Result.load(store, experiment_id))
+        return origin(Result.load(store, experiment_id, log=False))
 
 
 def _best_there(address: str, token: str | None, experiment: str) -> Origin:

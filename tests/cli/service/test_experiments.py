@@ -30,6 +30,7 @@ from tuner.domain.logs import LogChunk
 from tuner.errors import SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
+from tuner.store.drivers import Drivers
 from tuner.store.log import Log
 
 __all__ = ["app", "poked", "server"]
@@ -77,6 +78,19 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     text = output("show", "halved")
     assert len(text.splitlines()) >= 8
     assert f"by trial {shown['best']['trial']}" in text
+
+
+@pytest.mark.parametrize("search", ["here"], indirect=True)
+def test_commands_that_show_only_trials_read_neither_the_reports_nor_the_decisions(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 trials with 20 reports each, `tuner best` read all 400,000 reports to print one trial."""
+    best = output("best", "halved")
+    monkeypatch.setattr(Drivers, "load", None)
+    monkeypatch.setattr(Log, "decisions", None)
+    assert output("best", "halved") == best
+    assert json.loads(output("show", "halved", "--json"))["best"] == json.loads(best)
+    assert len(output("export", "halved", "-", "--format", "csv").splitlines()) == 7
 
 
 def test_show_says_why_a_trial_has_not_started(search: Search, sqlite_url: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +20,7 @@ from tuner.domain.states import SegmentState
 from tuner.domain.trial import Segment, Trial
 from tuner.store import Store
 from tuner.store.records import Across
-from tuner.store.series import pyramid
+from tuner.store.series import clocks, pyramid
 
 Point = tuple[int, int, float, float]
 
@@ -268,6 +269,25 @@ def test_time_of_the_trial_stands_still_between_its_segments(store: Store) -> No
         (0, [[1.5]]),
         (1, [[1.5, 2.0]]),  # the line goes on to the edge of the chart
     ]
+
+
+def test_the_last_report_of_a_segment_that_has_ended_is_looked_up_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a page that followed 16 trials of 300 segments each, all of these were looked up again for every message."""
+    run = Run(store)
+    run.report(0, [{"accuracy": 0.1}, {"accuracy": 0.2}], ends=True)
+    run.go_on(0, 2)
+    run.report(0, [{"accuracy": 0.3}])
+    across = partial(store.metrics.curves, run.made.id, "accuracy", x="trial_time")
+    before = across()
+    with monkeypatch.context() as patched:
+        patched.setattr(clocks, "_LAST_REPORTS", None)
+        assert across() == before
+    run.report(0, [{"accuracy": 0.4}], ends=True)
+    run.go_on(0, 4)
+    run.report(0, [{"accuracy": 0.5}])
+    assert [list(part.x) for part in across().curves[0].segments] == [[0.5, 1.0], [1.5, 2.0], [2.5]]
 
 
 def test_a_part_over_another_metric_is_read_more_finely(store: Store) -> None:

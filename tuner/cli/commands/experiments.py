@@ -215,4 +215,4 @@ def export(
     """Write the trials of an experiment to a file, with one row for each trial."""
     from tuner.cli.service import experiments
 
-    experiments.export(experiments.result(command_settings(), experiment), file, form, history)
+    experiments.export(experiments.result(command_settings(), experiment, log=history), file, form, history)

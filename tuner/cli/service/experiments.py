@@ -40,7 +40,7 @@ from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.driving import only_followed
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
-from tuner.sdk.saved import experiments, load
+from tuner.sdk.saved import experiments, read
 from tuner.service_url import url_of
 from tuner.settings import Settings
 from tuner.space.parameter import config_as_json
@@ -263,10 +263,13 @@ def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:
     ]
 
 
-def result(settings: Settings, experiment: str) -> Result:
-    """Return the result of an experiment as it is now."""
+def result(settings: Settings, experiment: str, log: bool = False) -> Result:
+    """Return the result of an experiment as it is now.
+
+    log: True if the decisions or the histories of the trials are needed, which take most of the time to read from this home.
+    """
     if settings.address is None:
-        return load(experiment)
+        return read(experiment, log=log)
     with connected(settings, settings.address) as client:
         return client.experiment(experiment).result()
 

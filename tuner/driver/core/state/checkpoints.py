@@ -43,7 +43,8 @@ class CheckpointLedger:
         self.late: dict[str, tuple[int, int, CheckpointInfo]] = {}  # late uploads, as (trial, segment, checkpoint)
         # checkpoint of one trial -> other trials that would start from it
         self._borrowers: dict[str, dict[int, None]] = {}
-        self._active: dict[int, None] = {}  # trials with an open or a planned segment
+        self._sources: dict[int, list[str]] = {}  # trial -> the checkpoints of its open and its planned segment
+        self._started_from: dict[str, int] = {}  # checkpoint -> number of such segments that start from it
         self._best: int | None = None  # the trial with the best value, whose best checkpoint is never deleted
         self._expected: int | None = None  # the same after repeats: the trial with the best expected value
         self._kept: dict[str, int] = {}  # checkpoint -> number of enqueued trials that start from it
@@ -111,11 +112,9 @@ class CheckpointLedger:
         """Add `more`, which may be negative, to the number of user requests that need this checkpoint. Ignore an empty id."""
         if not checkpoint:
             return
-        self._kept[checkpoint] = self._kept.get(checkpoint, 0) + more
-        if not self._kept[checkpoint]:
-            del self._kept[checkpoint]
-            if (owner := self._owner.get(checkpoint)) is not None:
-                self.tidy(self._trials[owner])
+        _count(self._kept, checkpoint, more)
+        if checkpoint not in self._kept and (owner := self._owner.get(checkpoint)) is not None:
+            self.tidy(self._trials[owner])
 
     def keep(self, trial: Trial, segment: int, info: CheckpointInfo, value: float | None, t: float | None) -> None:
         """Add a checkpoint that `segment` of the trial saved, or record that a checkpoint already added is now ready.
@@ -258,6 +257,7 @@ class CheckpointLedger:
 
         uploading: the uploads that continue although the segment has ended.
         """
+        self.note_sources(trial)
         early = self._early.pop(trial.number, {})
         gone = self._gone.pop(trial.number, {})
         for info in uploading:
@@ -270,7 +270,6 @@ class CheckpointLedger:
                 self._unfinished[kept.info.id] = trial.number, trial.checkpoints.pop(kept.info.id)
         self._delete(trial, [kept for kept in mine if kept.info.ready and kept.info.id in early])
         self._choose_start(trial)
-        self.note_active(trial)
         self.tidy(trial)
         if segment.source is not None and (owner := self._owner.get(segment.source.id, trial.number)) != trial.number:
             self.tidy(self._trials[owner])
@@ -313,16 +312,18 @@ class CheckpointLedger:
             trial.checkpoints[name] = self._spare.pop(name)
             self._owner[name] = trial.number
 
-    def note_active(self, trial: Trial) -> None:
-        """Record whether the trial has an open or a planned segment, whose checkpoint must not be deleted."""
-        if trial.holds_resources or trial.next is not None:
-            self._active[trial.number] = None
-        else:
-            self._active.pop(trial.number, None)
+    def note_sources(self, trial: Trial) -> None:
+        """Record from which checkpoints the trial's open and planned segments start. These must not be deleted."""
+        for name in self._sources.pop(trial.number, ()):
+            _count(self._started_from, name, -1)
+        segments = (trial.next, trial.segment if trial.holds_resources else None)
+        if names := [one.source.id for one in segments if one is not None and one.source is not None]:
+            self._sources[trial.number] = names
+        for name in names:
+            _count(self._started_from, name, 1)
 
     def trial_ended(self, trial: Trial) -> None:
         """Record that the trial will never run again, so that it no longer needs a checkpoint of another trial."""
-        self.note_active(trial)
         if trial.inherited is not None and (owner := self._owner.get(trial.inherited.id)) is not None:
             self.tidy(self._trials[owner])
 
@@ -349,11 +350,9 @@ class CheckpointLedger:
         ):
             needed.add(best.id)
         found = superfluous(self._usable(trial), self._policy, self._objective, needed)
-        if found:
-            pinned = set(self._pinned())
-            found = [kept for kept in found if kept.info.id not in pinned]
-            self._delete(trial, found)
-            self._spare.update((kept.info.id, kept) for kept in found)
+        found = [kept for kept in found if not self._is_pinned(kept.info.id)]
+        self._delete(trial, found)
+        self._spare.update((kept.info.id, kept) for kept in found)
 
     def _delete(self, trial: Trial, kept: Iterable[KeptCheckpoint]) -> None:
         for info in [k.info for k in kept]:
@@ -414,17 +413,21 @@ class CheckpointLedger:
         if (owner := self._owner.get(borrowed.id)) is not None:
             self.tidy(self._trials[owner])
 
-    def _pinned(self) -> Iterator[str]:
-        """Yield the ids of checkpoints to keep because users need them, or a segment or another trial would start from them."""
-        yield from self._kept
-        for name, borrowers in self._borrowers.items():
-            if not all(self._trials[number].state.ended for number in borrowers):
-                yield name
-        for number in self._active:
-            trial = self._trials[number]
-            for segment in (trial.next, trial.segment if trial.holds_resources else None):
-                if segment is not None and segment.source is not None:
-                    yield segment.source.id
+    def _is_pinned(self, checkpoint: str) -> bool:
+        """Return whether users need this checkpoint, or a segment or another trial would start from it."""
+        borrowers = self._borrowers.get(checkpoint, ())
+        return (
+            checkpoint in self._kept
+            or checkpoint in self._started_from
+            or not all(self._trials[number].state.ended for number in borrowers)
+        )
+
+
+def _count(counts: dict[str, int], name: str, more: int) -> None:
+    """Add `more`, which may be negative, to a count. Remove it if it is 0."""
+    counts[name] = counts.get(name, 0) + more
+    if not counts[name]:
+        del counts[name]
 
 
 def _is_reported(trial: Trial, kept: KeptCheckpoint) -> bool:

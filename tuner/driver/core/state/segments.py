@@ -70,7 +70,7 @@ class Segments:
             workers=workers or (trial.segments[-1].workers if trial.segments else self._workers),
         )
         self.planned[trial.number] = None
-        self._checkpoints.note_active(trial)
+        self._checkpoints.note_sources(trial)
         if trial.state is TrialState.PAUSED or not trial.holds_resources:
             self._await_segment(trial)
         if trial.holds_resources:
@@ -84,6 +84,7 @@ class Segments:
             trial.next.move(SegmentState.DROPPED)
             trial.next = None
             del self.planned[trial.number]
+            self._checkpoints.note_sources(trial)
 
     @property
     def ranks(self) -> int:
@@ -126,7 +127,7 @@ class Segments:
             trial.segments.append(segment)
             trial.iteration = segment.start_iteration
             trial.t = segment.start_t = self._start_time(trial, segment.source)
-            self._checkpoints.note_active(trial)
+            self._checkpoints.note_sources(trial)
             self.open += 1
             yield RunSegment(trial.ref, self._decided.pop(trial.number, 0))
 
