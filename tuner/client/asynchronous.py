@@ -336,7 +336,9 @@ class AsyncClient:
 
     async def change_webhook(self, webhook_id: str, **changes: Any) -> schemas.Webhook:
         """Change the url, events, format or threshold of a webhook, and return the changed webhook."""
-        return read(schemas.Webhook, await self.request("PATCH", f"/webhooks/{quote(webhook_id, safe='')}", body=changes))
+        return read(
+            schemas.Webhook, await self.request("PATCH", f"/webhooks/{quote(webhook_id, safe='')}", body=changes)
+        )
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its deliveries."""
