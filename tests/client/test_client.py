@@ -140,6 +140,16 @@ def test_one_experiment_and_one_event_need_no_list(client: Client, spec: dict[st
     assert hook.events == ["experiment.completed"]
 
 
+def test_the_id_of_a_webhook_does_not_lead_to_other_routes(client: Client, spec: dict[str, Any]) -> None:
+    """The experiment was deleted, as by DELETE /experiments/mine."""
+    client.create({**spec, "name": "mine"}).kill()
+    wrong = "../experiments/mine"
+    for call in (client.delete_webhook, client.test_webhook, client.webhook_deliveries, client.change_webhook):
+        with pytest.raises(NotFound, match="no webhook"):
+            call(wrong)
+    assert client.experiment("mine").get().name == "mine"
+
+
 def test_an_archived_experiment_is_found_by_its_name(client: Client, sqlite_store: Store) -> None:
     Search(sqlite_store, digits("hidden", 6), start=T0).advance()
     assert client.experiment("hidden").archive().archived_at is not None

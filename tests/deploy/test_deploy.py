@@ -52,6 +52,13 @@ def test_compose_can_read_its_file() -> None:
     checked(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
 
 
+def test_the_settings_and_the_password_of_compose_stay_out_of_git_and_of_the_image() -> None:
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["tuner"]
+    assert service["env_file"] == [{"path": "tuner.env", "required": False}]
+    for name in (".gitignore", ".dockerignore"):
+        assert "deploy/*.env" in (ROOT / name).read_text().splitlines()
+
+
 def test_kubernetes_can_read_the_service() -> None:
     checked(BIN / "kubernetes-validate", "--strict", DEPLOY / "kubernetes" / "tuner.yaml")
 

@@ -336,18 +336,20 @@ class AsyncClient:
 
     async def change_webhook(self, webhook_id: str, **changes: Any) -> schemas.Webhook:
         """Change the url, events, format or threshold of a webhook, and return the changed webhook."""
-        return read(schemas.Webhook, await self.request("PATCH", f"/webhooks/{webhook_id}", body=changes))
+        return read(
+            schemas.Webhook, await self.request("PATCH", f"/webhooks/{quote(webhook_id, safe='')}", body=changes)
+        )
 
     async def delete_webhook(self, webhook_id: str) -> None:
         """Delete a webhook and its deliveries."""
-        await self.request("DELETE", f"/webhooks/{webhook_id}")
+        await self.request("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
 
     async def webhook_deliveries(self, webhook_id: str, *, limit: int | None = 100) -> list[schemas.Delivery]:
         """Return the deliveries of a webhook, newest first.
 
         limit: return at most this many. None: return all.
         """
-        found = self._items(f"/webhooks/{webhook_id}/deliveries", limit=limit)
+        found = self._items(f"/webhooks/{quote(webhook_id, safe='')}/deliveries", limit=limit)
         return [read(schemas.Delivery, item) async for item in found]
 
     async def test_webhook(self, webhook_id: str, *, timeout_s: float = 30.0) -> schemas.Delivery:
@@ -357,7 +359,7 @@ class AsyncClient:
 
         timeout_s: return the delivery after this many seconds even if no attempt has been made.
         """
-        made = read(schemas.Delivery, await self.request("POST", f"/webhooks/{webhook_id}/test"))
+        made = read(schemas.Delivery, await self.request("POST", f"/webhooks/{quote(webhook_id, safe='')}/test"))
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             found = [one for one in await self.webhook_deliveries(webhook_id) if one.id == made.id]

@@ -125,7 +125,7 @@ def experiments(
         "archived": None if archived == "all" else archived == "yes",
     }
     with database() as store:
-        return notebook.Rows(_summary(record) for record in islice(_records(store, wanted), limit))
+        return notebook.Rows(summary(record) for record in islice(_records(store, wanted), limit))
 
 
 @contextmanager
@@ -137,7 +137,8 @@ def database() -> Iterator[Store]:
         yield store
 
 
-def _summary(record: ExperimentRecord) -> ExperimentSummary:
+def summary(record: ExperimentRecord) -> ExperimentSummary:
+    """Return what a list shows of an experiment."""
     objective, best = record.spec.objective, record.best
     return ExperimentSummary(
         id=record.public_id,

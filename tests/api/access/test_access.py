@@ -309,6 +309,16 @@ async def test_who_changed_what_is_written_down(stranger: httpx.AsyncClient, sql
     assert [entry["actor"] for entry in rest["items"]] == ["guest"]
 
 
+async def test_a_token_that_is_passed_in_place_of_its_id_is_not_in_the_trail(
+    stranger: httpx.AsyncClient, sqlite_store: Store
+) -> None:
+    secret, _ = sqlite_store.access.create_token("leaked", Role.EDITOR)
+    admin = bearer(sqlite_store, Role.ADMIN, "admin")
+    assert (await stranger.post(f"/api/v1/tokens/{secret}/revoke", headers=admin)).status_code == 404
+    [(_, entry)] = sqlite_store.access.trail()
+    assert entry.path == "/api/v1/tokens/tnr_***/revoke"
+
+
 async def test_the_trail_names_what_was_created(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:
     made = await client.post(EXPERIMENTS, json=spec)
     fork = await client.post(f"{EXPERIMENTS}/{made.json()['id']}/fork", json={"changes": {"seed": 2}})

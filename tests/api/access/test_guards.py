@@ -171,6 +171,10 @@ async def test_a_name_that_occurs_twice_is_refused(client: httpx.AsyncClient) ->
     body = b'{"name": "a", "space": {"lr": 1, "lr": 2}}'
     response = await client.post("/api/v1/experiments/dry-run", content=body, headers=headers)
     assert (response.status_code, "'lr' occurs twice" in response.json()["detail"]) == (422, True)
+    # Anybody may send this without a token. The search for the name must not compare each name with all others.
+    many = ", ".join(f'"{number}": 0' for number in range(200_000))
+    response = await client.post("/api/v1/session", content=f'{{{many}, "199999": 1}}', headers=headers)
+    assert (response.status_code, "'199999' occurs twice" in response.json()["detail"]) == (422, True)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/v1/experiments", "/", "/nothing.js", "/openapi.json"])

@@ -26,8 +26,9 @@ from tests.store.examples import T0, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.cli import commands
 from tuner.cli.service.experiments import _spec, best, lines
+from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
-from tuner.errors import SpecError
+from tuner.errors import NotFound, SpecError
 from tuner.sdk.result import Result
 from tuner.store import Store
 from tuner.store.drivers import Drivers
@@ -619,7 +620,15 @@ def test_a_service_gives_the_same_as_the_database(
     search.advance()
     search.write_logs(1)
     failed = next(trial.public_id for trial in sqlite_store.trials.page(search.id).items if trial.state == "failed")
+    space = {"layers": {"type": "choice", "categories": [[32], [64]]}}
+    lists, epoch, _ = begin(sqlite_store, spec=a_spec("lists", space=space))
+    found = {"trial_number": 0, "value": 0.5, "iteration": 1, "params": {"layers": 1}, "checkpoint_id": None}
+    sqlite_store.drivers.commit(lists.id, epoch, Batch(log=[], summary={"best": found}), T0)
+    assert [json.loads(line)["best_params"] for line in output("ls", "--json", "--name", "lists").splitlines()] == [
+        {"layers": "[64]"}
+    ]
     for arguments in (
+        ["ls", "--json"], ["replay", "halved", "fifo", "--json"],
         ["explain", "halved"], ["explain", "halved", "1"], ["explain", failed], ["explain", "halved", "1", "--json"],
         ["logs", "halved", "1"], ["logs", "halved", "1", "--rank", "1", "--tail", "2"], ["logs", "halved", "1", "-f"],
         ["schedule", "halved"], ["schedule", "halved", "2"], ["schedule", failed],
@@ -671,6 +680,10 @@ def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.M
     assert output(*there, "list").split()[:2] == [row["id"], "viewer"]
     assert output(*there, "revoke", row["id"]) == f"revoked {row['id']} (ci)\n"
     assert "revoked" in output("token", "list")
+    for where in (["token"], there):
+        wrong = CliRunner().invoke(commands.app, [*where, "revoke", "a name/with a slash"]).exception
+        assert isinstance(wrong, NotFound)
+        assert "`tuner token list` shows the ids of all tokens" in str(wrong)
 
 
 def test_change(search: Search, sqlite_store: Store) -> None:

@@ -112,6 +112,7 @@ def test_a_change_of_another_state_is_refused(sqlite_store: Store) -> None:
             ("null needs limits.time_budget_s, because the experiment would never end without it"),
         ),
         ({"name": None}, "/name", "must not be null"),
+        ({"name": " "}, "/name", "has no character that can be seen: choose another name"),
         (
             {"name": "exp_0123456789abcdef0123"},
             "/name",

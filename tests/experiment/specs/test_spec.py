@@ -205,6 +205,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"num_samples": True}, "/num_samples", "expected an integer, got true"),
         ({"seed": 2**63}, "/seed", f"expected at most {2**63 - 1}, got {2**63}"),
         ({"name": ""}, "/name", "must not be empty"),
+        ({"name": " \u3000\u200b"}, "/name", "has no character that can be seen: choose another name"),
         ({"name": "n" * 201}, "/name", "is longer than 200 characters"),
         ({"name": "exp_0123456789abcdef0123"}, "/name",
          "has the form of an experiment's id, so it would be taken for one: choose another name"),

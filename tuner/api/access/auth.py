@@ -38,6 +38,7 @@ from tuner.errors import Retryable, StoreError
 from tuner.settings import Settings
 from tuner.store import Store, watched_commits
 from tuner.store.service.access import USED_EVERY_S, AuditRecord, Role, TokenRecord
+from tuner.telemetry.log_format import without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -391,7 +392,7 @@ def _record(scope: Scope, identity: Identity, method: str, path: str, status: in
         actor=identity.name,
         token_id=identity.token_id,
         method=method[:16],
-        path=path[:1000].replace("\0", "\ufffd"),
+        path=without_secrets(path)[:1000].replace("\0", "\ufffd"),  # somebody may pass a token in place of its id
         status=status,
         address=address_of(scope),
         project=identity.project,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from tuner.api import schemas
 from tuner.cli.json_text import dumps
 from tuner.errors import NotFound, SpecError
 from tuner.experiment.analysis import replay as replays
@@ -45,7 +45,7 @@ def replayed(
         record = store.experiments.get(found)
         outcome = replays.replay(store, record, scheduler=asked, search_alg=search, max_concurrent_trials=concurrent)
     if as_json:
-        yield dumps({**asdict(outcome), "saved": outcome.saved})
+        yield dumps(schemas.Replay.of(outcome).model_dump(mode="json"))
     else:
         yield from lines(outcome)
 

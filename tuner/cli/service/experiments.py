@@ -40,7 +40,7 @@ from tuner.experiment.operations.verbs import VERBS, act, act_on_trial
 from tuner.sdk.driving import only_followed
 from tuner.sdk.result import Result
 from tuner.sdk.run import resume
-from tuner.sdk.saved import experiments, read
+from tuner.sdk.saved import ExperimentSummary, experiments, read, summary
 from tuner.service_url import url_of
 from tuner.settings import Settings
 from tuner.space.parameter import config_as_json
@@ -208,39 +208,27 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def rows(settings: Settings, wanted: Filters, limit: int | None) -> list[Row]:
     """Return the wanted experiments of the service or of this home, newest first, as the dicts that `tuner ls --json` prints."""
     if settings.address is None:
-        return [
-            {
-                "id": one.id,
-                "name": one.name,
-                "project": one.project,
-                "state": one.state,
-                "trials": one.trials,
-                "metric": one.metric,
-                "mode": one.mode,
-                "best_value": one.best_value,
-                "best_params": None if one.best_params is None else dict(one.best_params),
-                "created_at": rfc3339(one.created_at.timestamp()),
-                "ended_at": rfc3339(one.ended_at.timestamp()) if one.ended_at else None,
-            }
-            for one in experiments(**wanted, limit=limit)
-        ]
+        return [_row(one) for one in experiments(**wanted, limit=limit)]
+    from tuner.client.records import experiment_record
+
     with connected(settings, settings.address) as client:
-        return [
-            {
-                "id": one.id,
-                "name": one.name,
-                "project": one.project,
-                "state": str(one.state),
-                "trials": one.trials,
-                "metric": one.metric,
-                "mode": one.mode,
-                "best_value": one.best.value if one.best else None,
-                "best_params": dict(one.best.params) if one.best else None,
-                "created_at": one.created_at,
-                "ended_at": one.ended_at,
-            }
-            for one in client.experiments(**wanted, limit=limit)
-        ]
+        return [_row(summary(experiment_record(one))) for one in client.experiments(**wanted, limit=limit)]
+
+
+def _row(one: ExperimentSummary) -> Row:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "project": one.project,
+        "state": one.state,
+        "trials": one.trials,
+        "metric": one.metric,
+        "mode": one.mode,
+        "best_value": one.best_value,
+        "best_params": None if one.best_params is None else dict(one.best_params),
+        "created_at": rfc3339(one.created_at.timestamp()),
+        "ended_at": rfc3339(one.ended_at.timestamp()) if one.ended_at else None,
+    }
 
 
 def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:

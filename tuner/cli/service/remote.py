@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 from tuner.cli.home import access, explain, logs, replay
 from tuner.cli.json_text import dumps
@@ -111,7 +112,7 @@ def tokens(settings: Settings) -> list[access.Row]:
 def revoke_token(settings: Settings, token: str) -> str:
     """Revoke a token of a service, and return a line for the terminal with its id and name."""
     with _service(settings) as client:
-        found = client.request("POST", f"/tokens/{token}/revoke", safe=True)
+        found = client.request("POST", f"/tokens/{quote(token, safe='')}/revoke", safe=True)
     return f"revoked {found['id']} ({found['name']})"
 
 

@@ -220,7 +220,9 @@ def _check_environment(runtime_env: Mapping[str, Any], errors: Errors) -> None:
 
 
 def check_name(name: str, errors: Errors) -> None:
-    """Check that the name of an experiment cannot be taken for an id."""
+    """Check that the name of an experiment can be seen, and cannot be taken for an id."""
+    if not any(letter.isprintable() and not letter.isspace() for letter in name):
+        errors.append(("/name", "has no character that can be seen: choose another name"))
     if may_be_experiment_id(name):
         errors.append(
             ("/name", "has the form of an experiment's id, so it would be taken for one: choose another name")

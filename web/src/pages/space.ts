@@ -1,6 +1,7 @@
 /** The search space of a new experiment as rows of a form, and the changes that its fields make to the spec. */
 
 import { exactly } from "../api/exact";
+import { withPoint } from "../parts/actions/values";
 import type { Spec } from "./spec";
 
 /** The types of domains that the form can edit, with what each of them needs. */
@@ -70,7 +71,7 @@ export function withText(domain: unknown, field: string, text: string): unknown 
   } else if (NUMBERS.includes(field)) {
     // The comma of a whole number, as in 1,000, does not separate decimals.
     const whole = String(changed["type"]).endsWith("randint");
-    const number = whole ? text.trim() : text.trim().replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2");
+    const number = whole ? text.trim() : withPoint(text.trim());
     changed[field] = number === "" ? null : read(number);
   } else changed[field] = read(text.trim());
   return changed;

@@ -15,7 +15,7 @@ describe("the fields of a search space", () => {
   const [lr, width, block] = fieldsOf({ space: SPACE, labels: LABELS });
 
   it("are text fields, or menus of the categories or their labels", () => {
-    expect(lr).toEqual({ name: "lr", about: "loguniform(1e-4, 0.1)", options: null });
+    expect(lr).toEqual({ name: "lr", about: "loguniform(1e-4, 0.1)", options: null, decimal: true });
     expect(width!.options?.map(({ text }) => text)).toEqual(["16", "32", "wide"]);
     expect(block!.options).toEqual([
       { text: "shallow", value: 0 },
@@ -25,10 +25,17 @@ describe("the fields of a search space", () => {
 
   it("hold numbers as numbers, categories as themselves, labels as their indices, and other text as text", () => {
     expect(valueOf(lr!, "1e-3")).toBe(0.001);
+    expect(valueOf(lr!, "0,05")).toBe(0.05);
     expect(valueOf(lr!, "fast")).toBe("fast");
     expect(valueOf(width!, "32")).toBe(32);
     expect(valueOf(width!, "wide")).toBe("wide");
     expect(valueOf(block!, "deep")).toBe(1);
+  });
+
+  it("take a comma for a decimal one only where a number has decimals", () => {
+    const space = { epochs: { type: "randint", lower: 1, upper: 2000 } };
+    const [epochs] = fieldsOf({ space, labels: {} });
+    expect(valueOf(epochs!, "1,000")).toBe("1,000");
   });
 
   it("show the values of a trial, and send back the same ones", () => {

@@ -13,6 +13,8 @@ export interface Field {
   about: string;
   /** The values to choose from; null if it is typed. The text is what people read. */
   options: readonly Option[] | null;
+  /** Whether the value is a number that may have decimals. */
+  decimal: boolean;
 }
 
 interface Option {
@@ -35,6 +37,9 @@ export function fieldsOf(
 }
 
 type Node = Readonly<Record<string, unknown>>;
+
+/** The types of domains whose values may have decimals. */
+const DECIMAL: readonly unknown[] = ["uniform", "loguniform", "quniform", "qloguniform", "randn", "qrandn"];
 
 /** The types of a space's parts that are not drawn at random. */
 const FIXED: readonly unknown[] = ["const", "python", "sample_from"];
@@ -63,7 +68,7 @@ function isGrid(node: object): boolean {
 
 function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field {
   const indexed = labels[name];
-  if (indexed) return { name, about: "choice", options: optionsOf(indexed, [...indexed.keys()]) };
+  if (indexed) return { name, about: "choice", options: optionsOf(indexed, [...indexed.keys()]), decimal: false };
   const categories =
     domain?.["type"] === "choice" && Array.isArray(domain["categories"]) ? (domain["categories"] as unknown[]) : null;
   const plain = categories?.every((one) => one === null || typeof one !== "object") ?? false;
@@ -71,6 +76,7 @@ function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field 
     name,
     about: domain === undefined ? "" : domainWords(domain),
     options: categories && plain ? optionsOf(categories, categories) : null,
+    decimal: DECIMAL.includes(domain?.["type"]),
   };
 }
 
@@ -80,6 +86,11 @@ function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Opti
   return distinct(labels, values).map((text, i) => ({ text: text || '""', value: values[i] }));
 }
 
+/** Return a number that has a decimal comma with a point in its place, and other texts unchanged. */
+export function withPoint(text: string): string {
+  return text.replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2");
+}
+
 /** The value that a text stands for: the parsed text if it is JSON, otherwise the text itself. */
 export function valueOf(field: Field, text: string): unknown {
   if (field.options) {
@@ -87,7 +98,7 @@ export function valueOf(field: Field, text: string): unknown {
     return option ? option.value : text;
   }
   try {
-    return exactly(text);
+    return exactly(field.decimal ? withPoint(text) : text);
   } catch {
     return text;
   }
