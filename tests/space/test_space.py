@@ -445,6 +445,7 @@ def test_points_that_do_not_fit(point: Any, pointer: str, words: str) -> None:
         ({"type": "choice", "categories": "abc"}, "categories", "expected a list"),
         ({"type": "choice", "categories": [1], "ordered": 1}, "ordered", "true or false"),
         ({"type": "uniform", "lower": 2, "upper": 1}, "lower", "the bounds are reversed"),
+        ({"type": "randint", "lower": 1_234_568, "upper": 1_234_567}, "lower", "lower (1234568) is above upper (1234567)"),
         ({"type": "uniform", "lower": 1, "upper": 1}, "upper", "write a value that does not vary as a constant"),
         ({"type": "randint", "lower": 1, "upper": 1}, "upper", "exclusive"),
         ({"type": "loguniform", "lower": 0, "upper": 1}, "lower", "above zero"),

@@ -95,7 +95,7 @@ def describe(p: Parameter) -> str:
     if p.kind == "choice":
         return f"{p.path}: one of {list(p.categories)!r}"
     if p.kind == "normal":
-        return f"{p.path}: a finite number" + (f", a multiple of {p.step:g}" if p.step else "")
-    steps = f", multiples of {p.step:g}" if p.step and p.step != 1 else ""
+        return f"{p.path}: a finite number" + (f", a multiple of {p.step:.15g}" if p.step else "")
+    steps = f", multiples of {p.step:.15g}" if p.step and p.step != 1 else ""
     whole = "integers " if p.kind == "int" else ""
-    return f"{p.path}: {whole}from {p.lower:g} to {p.upper:g}{steps}"
+    return f"{p.path}: {whole}from {p.lower:.15g} to {p.upper:.15g}{steps}"
