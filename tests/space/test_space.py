@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -30,6 +31,7 @@ from tuner.space import (
     sample_from,
     uniform,
 )
+from tuner.space.parameter import config_as_json
 
 
 class Widget:
@@ -377,6 +379,16 @@ def test_sample_from_that_cannot_be_resolved() -> None:
         Space.from_python({"a": sample_from(lambda x, y: 0)})
 
 
+def test_scalars_of_numpy_are_written_as_json_values() -> None:
+    drawn = Space.from_python({name: sample_from(functools.partial(SCALARS.get, name)) for name in SCALARS}).config({})
+    assert json.dumps(config_as_json(drawn)) == '{"int": 32, "float": 0.5, "bool": true, "text": "adam", "array": 3}'
+
+
+SCALARS = {
+    "int": np.int64(32), "float": np.float32(0.5), "bool": np.True_, "text": np.str_("adam"), "array": np.array(3),
+}  # fmt: skip
+
+
 def test_constants_of_a_configuration_are_its_own() -> None:
     space = Space.from_python({"layers": [1, {"k": 2}], "pair": (1, [uniform(0, 1)])})
     one, two = space.config({"pair/1/0": 0.5}), space.config({"pair/1/0": 0.5})
@@ -445,7 +457,11 @@ def test_points_that_do_not_fit(point: Any, pointer: str, words: str) -> None:
         ({"type": "choice", "categories": "abc"}, "categories", "expected a list"),
         ({"type": "choice", "categories": [1], "ordered": 1}, "ordered", "true or false"),
         ({"type": "uniform", "lower": 2, "upper": 1}, "lower", "the bounds are reversed"),
-        ({"type": "randint", "lower": 1_234_568, "upper": 1_234_567}, "lower", "lower (1234568) is above upper (1234567)"),
+        (
+            {"type": "randint", "lower": 1_234_568, "upper": 1_234_567},
+            "lower",
+            "lower (1234568) is above upper (1234567)",
+        ),
         ({"type": "uniform", "lower": 1, "upper": 1}, "upper", "write a value that does not vary as a constant"),
         ({"type": "randint", "lower": 1, "upper": 1}, "upper", "exclusive"),
         ({"type": "loguniform", "lower": 0, "upper": 1}, "lower", "above zero"),

@@ -161,7 +161,9 @@ class Builder:
             )
         elif lower == upper:
             empty = whole and (q is None or q == 1)
-            message = f"lower equals upper, {upper:.15g}" + (", which is exclusive, so no value is left" if empty else "")
+            message = f"lower equals upper, {upper:.15g}" + (
+                ", which is exclusive, so no value is left" if empty else ""
+            )
             self.errors.append((f"{pointer}/upper", f"{message}; write a value that does not vary as a constant"))
         elif not math.isfinite(upper - lower):
             self.errors.append((f"{pointer}/upper", "the bounds are too far apart for a float"))
@@ -176,7 +178,9 @@ class Builder:
             inclusive = stepped and step != 1
             first, last = -(-int(lower) // step) * step, (int(upper) if inclusive else int(upper) - 1) // step * step
             if first > last:
-                self.errors.append((f"{pointer}/q", f"no multiple of {step} lies between {lower:.15g} and {upper:.15g}"))
+                self.errors.append(
+                    (f"{pointer}/q", f"no multiple of {step} lies between {lower:.15g} and {upper:.15g}")
+                )
                 return None
             return {"kind": "int", "lower": first, "upper": last, "step": step, "log": log}
         if q is None:
