@@ -425,6 +425,16 @@ def test_points_nested_and_flat() -> None:
     assert space.check({"optimizer": None}) == {"optimizer": 2}
 
 
+def test_tuples_among_the_categories_are_found_by_their_lists() -> None:
+    space = Space.from_python({"hidden": choice([(64, 64), (128,)]), "both": choice([(1, 2), [1, 2], {"k": (3, [4])}])})
+    for index, both in enumerate([(1, 2), [1, 2], {"k": (3, [4])}]):
+        config = space.config({"hidden": 1, "both": index})
+        assert config == {"hidden": (128,), "both": both}
+        assert space.check(config) == {"hidden": 1, "both": index}
+        sent = json.loads(json.dumps(config))
+        assert space.check(sent) == {"hidden": 1, "both": max(index, 1)}, "an equal list comes before a tuple"
+
+
 @pytest.mark.parametrize(
     ("point", "pointer", "words"),
     [

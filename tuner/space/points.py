@@ -60,9 +60,10 @@ class Checker:
             self.errors.append((pointer, f"{value!r} is not in {describe(p)}"))
 
     def _category(self, p: Parameter, branches: tuple[Node, ...] | None, value: Any, pointer: str) -> int | None:
-        for i, category in enumerate(p.categories):
-            if not isinstance(category, Branch) and same(category, value):
-                return i
+        for form in (lambda one: one, _listed):  # JSON has lists in place of tuples
+            for i, category in enumerate(p.categories):
+                if not isinstance(category, Branch) and same(form(category), form(value)):
+                    return i
         for i, branch in enumerate(branches or ()):
             if isinstance(p.categories[i], Branch):
                 trial = Checker(self.parameters)
@@ -88,6 +89,17 @@ class Checker:
             else:
                 continue
             self.errors.append((f"{pointer}/{escape(path)}", message))
+
+
+def _listed(value: Any) -> Any:
+    """Return a value with lists in place of tuples."""
+    match value:
+        case Mapping():
+            return {key: _listed(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_listed(item) for item in value]
+        case _:
+            return value
 
 
 def describe(p: Parameter) -> str:
