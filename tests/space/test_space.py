@@ -425,6 +425,25 @@ def test_points_nested_and_flat() -> None:
     assert space.check({"optimizer": None}) == {"optimizer": 2}
 
 
+def test_categories_with_the_key_type_are_the_same_when_they_are_read() -> None:
+    space = Space.from_python(
+        {
+            "opt": choice([{"type": "adam", "beta": uniform(0, 1)}, {"type": "sgd"}]),
+            "layers": choice([[{"type": "x"}], [1]]),
+        }
+    )
+    read = Space.from_json(json.loads(json.dumps(space.to_json())))
+    config = {"opt": {"type": "sgd"}, "layers": [{"type": "x"}]}
+    for one in (space, read):
+        assert [p.labels for p in one.parameters if not p.numeric] == [
+            ["adam", "{'type': 'sgd'}"],
+            ["[{'type': 'x'}]", "[1]"],
+        ]
+        assert one.check(config) == {"opt": 1, "layers": 0}
+        assert one.config({"opt": 1, "layers": 0}) == config
+    assert read.to_json() == space.to_json()
+
+
 def test_tuples_among_the_categories_are_found_by_their_lists() -> None:
     space = Space.from_python({"hidden": choice([(64, 64), (128,)]), "both": choice([(1, 2), [1, 2], {"k": (3, [4])}])})
     for index, both in enumerate([(1, 2), [1, 2], {"k": (3, [4])}]):

@@ -115,7 +115,9 @@ class Builder:
             path=path,
             kind="choice",
             type=d.type,
-            categories=tuple(Branch(_label(items[i], i)) if nested[i] else items[i] for i in range(len(items))),
+            categories=tuple(
+                Branch(_label(value, i)) if nested[i] else value for i, value in enumerate(map(_constant, items))
+            ),
             ordered=ordered,
             plain=plain,
             grid=d.type == "grid_search",
@@ -213,6 +215,19 @@ class Builder:
             self.errors.append((where, "integers beyond 2**53 are not supported"))
             return None
         return int(number)
+
+
+def _constant(value: Any) -> Any:
+    """Return a category with the values of its constants, which the JSON form of a space may wrap."""
+    match value:
+        case Domain(type="const", options=options):
+            return options["value"]
+        case dict() if type(value) is dict:
+            return {key: _constant(item) for key, item in value.items()}
+        case list() | tuple() if type(value) in (list, tuple):
+            return type(value)(_constant(item) for item in value)
+        case _:
+            return value
 
 
 def _label(value: Any, index: int) -> str:
