@@ -60,10 +60,12 @@ class Checker:
             self.errors.append((pointer, f"{value!r} is not in {describe(p)}"))
 
     def _category(self, p: Parameter, branches: tuple[Node, ...] | None, value: Any, pointer: str) -> int | None:
-        for form in (lambda one: one, _listed):  # JSON has lists in place of tuples
-            for i, category in enumerate(p.categories):
-                if not isinstance(category, Branch) and same(form(category), form(value)):
-                    return i
+        own = [(i, category) for i, category in enumerate(p.categories) if not isinstance(category, Branch)]
+        found = [i for i, category in own if same(category, value)]
+        # JSON has lists in place of tuples.
+        found = found or [i for i, category in own if same(_listed(category), _listed(value))]
+        if found:
+            return found[0]
         for i, branch in enumerate(branches or ()):
             if isinstance(p.categories[i], Branch):
                 trial = Checker(self.parameters)
