@@ -115,14 +115,14 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
         raise SpecError(f"expected a number, got {show(value)}", f"/{name}")
     if above is not None and not value > above:
-        raise SpecError(f"expected a number above {above:g}, got {value:g}", f"/{name}")
+        raise SpecError(f"expected a number above {above:.15g}, got {value:.15g}", f"/{name}")
     low, high = at_least is None or value >= at_least, at_most is None or value <= at_most
     if low and high:
         return
     if at_least is not None and at_most is not None:
-        raise SpecError(f"expected a number from {at_least:g} to {at_most:g}, got {value:g}", f"/{name}")
-    bound = f"at most {at_most:g}" if at_least is None else f"at least {at_least:g}"
-    raise SpecError(f"expected {bound}, got {value:g}", f"/{name}")
+        raise SpecError(f"expected a number from {at_least:.15g} to {at_most:.15g}, got {value:.15g}", f"/{name}")
+    bound = f"at most {at_most:.15g}" if at_least is None else f"at least {at_least:.15g}"
+    raise SpecError(f"expected {bound}, got {value:.15g}", f"/{name}")
 
 
 def check_integer(name: str, value: Any, *, at_least: int = 0, at_most: int | None = None) -> None:

@@ -232,6 +232,8 @@ def test_trials_whose_request_lost_its_answer_are_added_once(
             ask()
             assert transport.requests == 2
         assert handle.get().num_samples == 14
+        with pytest.raises(SpecError, match=r"expected a list of configurations, got one: pass \[{'lr': 0.01}\]"):
+            handle.enqueue({"lr": 0.01})  # type: ignore[arg-type]
         sent = [one.command for one in sqlite_store.commands.pending([sqlite_store.experiments.get(handle.id).id])]
         assert sent == ["amend", "continue", "enqueue", "continue"]
 

@@ -233,6 +233,7 @@ def test_a_bracket_begins_later() -> None:
     ("options", "pointer", "says"),
     [
         ({"max_t": 3, "grace_period": 5}, "/max_t", "at least grace_period (5)"),
+        ({"max_t": 1_234_567, "grace_period": 1_234_568}, "/max_t", "at least grace_period (1234568), got 1234567"),
         ({"reduction_factor": 1}, "/reduction_factor", "at least 1.1"),
         ({"grace_period": 0}, "/grace_period", "above 0"),
         ({"brackets": 0}, "/brackets", "from 1 to 100"),

@@ -284,6 +284,13 @@ def test_categories_that_are_lists_are_found_in_the_given_space(tmp_path: Path) 
     assert [trial.config for trial in guessed.trials] == configs  # the lists had been lost
 
 
+def test_whole_numbers_beyond_2_53_are_choices_of_a_guessed_space(tmp_path: Path) -> None:
+    configs = [{"seed": 2**60 + 1}, {"seed": 5}, {"seed": 10**400}]
+    _write_ray(tmp_path / "seeds", configs)
+    found = tuner.import_ray(tmp_path / "seeds", metric="loss", mode="min")
+    assert [trial.config for trial in found.trials] == configs
+
+
 def test_lists_in_groups_are_kept_in_a_guessed_space(tmp_path: Path) -> None:
     """Parameters that are lists had been left out of the trials, without a word."""
     nets = [{"layers": [8, 8], "depth": 2}, {"layers": [8, 8], "depth": 3, "only": 1}, {"layers": None, "depth": 2}]

@@ -111,11 +111,14 @@ def test_a_module_and_a_checkpoint_are_enough(tmp_path: Path) -> None:
         formats=["torch_export"],
         example_input={"input": INPUTS[:1]},
         dynamic_batch=False,
-        config={"slope": float("nan")},
+        config={"slope": float("nan"), "width": np.int64(64), "bias": np.True_, "rate": np.float32(0.5)},
     )
     assert torch.equal(torch.export.load(folder / "model.pt2").module()(input=INPUTS[:1]), trained(INPUTS[:1]))
     facts = json.loads((folder / "config.json").read_text())
-    assert (facts["experiment"], facts["config"]) == (None, {"slope": None})
+    assert (facts["experiment"], facts["config"]) == (
+        None,
+        {"slope": None, "width": 64, "bias": True, "rate": 0.5},
+    )
     assert facts["inputs"] == [{"name": "input", "shape": [1, 2], "dtype": "float32"}]
 
 

@@ -101,6 +101,11 @@ def test_a_change_in_words() -> None:
     assert (
         said == "lr from loguniform(0.0001, 1) to uniform(0, 1); dropout is new, and was 0.0 before; width is removed"
     )
+    before = {"n": tuner.randint(0, 1_234_567), "q": tuner.qrandint(0, 100, 5), "x": tuner.uniform(0, 0.12345678)}
+    after = {"n": tuner.randint(0, 1_234_569), "q": tuner.qrandint(0, 100, 5), "x": tuner.uniform(0, 0.12345679)}
+    assert in_words(Space.from_python(before), Space.from_python(after), {}) == (
+        "n from randint(0, 1234567) to randint(0, 1234569); x from uniform(0, 0.12345678) to uniform(0, 0.12345679)"
+    )
 
 
 DOMAINS = st.sampled_from(

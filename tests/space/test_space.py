@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -30,6 +31,7 @@ from tuner.space import (
     sample_from,
     uniform,
 )
+from tuner.space.parameter import config_as_json
 
 
 class Widget:
@@ -377,6 +379,16 @@ def test_sample_from_that_cannot_be_resolved() -> None:
         Space.from_python({"a": sample_from(lambda x, y: 0)})
 
 
+def test_scalars_of_numpy_are_written_as_json_values() -> None:
+    drawn = Space.from_python({name: sample_from(functools.partial(SCALARS.get, name)) for name in SCALARS}).config({})
+    assert json.dumps(config_as_json(drawn)) == '{"int": 32, "float": 0.5, "bool": true, "text": "adam", "array": 3}'
+
+
+SCALARS = {
+    "int": np.int64(32), "float": np.float32(0.5), "bool": np.True_, "text": np.str_("adam"), "array": np.array(3),
+}  # fmt: skip
+
+
 def test_constants_of_a_configuration_are_its_own() -> None:
     space = Space.from_python({"layers": [1, {"k": 2}], "pair": (1, [uniform(0, 1)])})
     one, two = space.config({"pair/1/0": 0.5}), space.config({"pair/1/0": 0.5})
@@ -413,6 +425,35 @@ def test_points_nested_and_flat() -> None:
     assert space.check({"optimizer": None}) == {"optimizer": 2}
 
 
+def test_categories_with_the_key_type_are_the_same_when_they_are_read() -> None:
+    space = Space.from_python(
+        {
+            "opt": choice([{"type": "adam", "beta": uniform(0, 1)}, {"type": "sgd"}]),
+            "layers": choice([[{"type": "x"}], [1]]),
+        }
+    )
+    read = Space.from_json(json.loads(json.dumps(space.to_json())))
+    config = {"opt": {"type": "sgd"}, "layers": [{"type": "x"}]}
+    for one in (space, read):
+        assert [p.labels for p in one.parameters if not p.numeric] == [
+            ["adam", "{'type': 'sgd'}"],
+            ["[{'type': 'x'}]", "[1]"],
+        ]
+        assert one.check(config) == {"opt": 1, "layers": 0}
+        assert one.config({"opt": 1, "layers": 0}) == config
+    assert read.to_json() == space.to_json()
+
+
+def test_tuples_among_the_categories_are_found_by_their_lists() -> None:
+    space = Space.from_python({"hidden": choice([(64, 64), (128,)]), "both": choice([(1, 2), [1, 2], {"k": (3, [4])}])})
+    for index, both in enumerate([(1, 2), [1, 2], {"k": (3, [4])}]):
+        config = space.config({"hidden": 1, "both": index})
+        assert config == {"hidden": (128,), "both": both}
+        assert space.check(config) == {"hidden": 1, "both": index}
+        sent = json.loads(json.dumps(config))
+        assert space.check(sent) == {"hidden": 1, "both": max(index, 1)}, "an equal list comes before a tuple"
+
+
 @pytest.mark.parametrize(
     ("point", "pointer", "words"),
     [
@@ -445,6 +486,11 @@ def test_points_that_do_not_fit(point: Any, pointer: str, words: str) -> None:
         ({"type": "choice", "categories": "abc"}, "categories", "expected a list"),
         ({"type": "choice", "categories": [1], "ordered": 1}, "ordered", "true or false"),
         ({"type": "uniform", "lower": 2, "upper": 1}, "lower", "the bounds are reversed"),
+        (
+            {"type": "randint", "lower": 1_234_568, "upper": 1_234_567},
+            "lower",
+            "lower (1234568) is above upper (1234567)",
+        ),
         ({"type": "uniform", "lower": 1, "upper": 1}, "upper", "write a value that does not vary as a constant"),
         ({"type": "randint", "lower": 1, "upper": 1}, "upper", "exclusive"),
         ({"type": "loguniform", "lower": 0, "upper": 1}, "lower", "above zero"),

@@ -245,6 +245,15 @@ def test_only_what_changed_is_read_again(store: Store, database_url: str) -> Non
         assert numbers(reader, made.id, sort="best_value")[0] == 6, "a new driver touches all trials"
 
 
+def test_whole_numbers_that_no_float_can_hold_are_sorted_as_texts(sqlite_store: Store) -> None:
+    made, epoch, trials = begin(sqlite_store, 4)
+    for trial, value in zip(trials, [7, 10**400, None, -(10**400)], strict=True):
+        trial.params = {} if value is None else {"p": value}
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials), T0)
+    assert numbers(sqlite_store, made.id, 1, sort="params.p") == [3, 1, 0, 2]
+    assert numbers(sqlite_store, made.id, where=[f"params.p?=[{10**400}, null]"]) == [1, 2]
+
+
 values = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-1, 1) | st.sampled_from(["a", "b", "1"])
 
 

@@ -31,6 +31,7 @@ from tuner.client.protocol import (
     body_of,
     check,
     check_body,
+    check_configurations,
     check_headers,
     folder_of,
     headers_of,
@@ -566,7 +567,11 @@ class AsyncExperimentHandle:
         Args:
             configurations: the parameters of each trial, such as ``[{"lr": 0.01}]``. Missing ones are drawn at random.
             idempotency_key: a key that identifies this request, as for `continue_`.
+
+        Raises:
+            SpecError: a configuration is not in the search space, or `configurations` is not a list.
         """
+        check_configurations(configurations)
         key = idempotency_key or uuid.uuid4().hex
         body = {"configurations": [dict(one) for one in configurations]}
         return read(schemas.Experiment, await self.act("enqueue", body, idempotency_key=key))

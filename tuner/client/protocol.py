@@ -128,6 +128,14 @@ def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
 
 
+def check_configurations(configurations: Any) -> None:
+    """Raise SpecError if these are not several configurations, but a single one, as Optuna's `enqueue_trial` takes it."""
+    if isinstance(configurations, Mapping):
+        raise SpecError(
+            f"expected a list of configurations, got one: pass [{dict(configurations)!r}]", "/configurations"
+        )
+
+
 def check_body(body: Any, pointer: str = "") -> None:
     """Raise SpecError if the body of a request has a value that JSON does not have, such as an infinity or a date."""
     try:

@@ -108,8 +108,8 @@ def _with_max_t(spec: Spec, scheduler: Scheduler, notes: list[str]) -> Spec:
     if not isinstance(own, int | float) or own == spec.max_t or scheduler.TYPE == "fifo":
         return spec
     if spec.max_t is not None:
-        both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:g}"
-        notes.append(f"trials end at max_t {min(own, spec.max_t):g}, the smaller of two: {both}")
+        both = f"the experiment's max_t is {spec.max_t}, and the scheduler's own is {own:.15g}"
+        notes.append(f"trials end at max_t {min(own, spec.max_t):.15g}, the smaller of two: {both}")
         if own >= spec.max_t:
             return spec
     return replace(spec, max_t=int(own) if own == int(own) else None)

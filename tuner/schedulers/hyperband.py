@@ -119,7 +119,7 @@ class HyperBandScheduler(Scheduler):
         inherited = self.inherited_max_t(self.max_t, self.time_attr)
         self._end: float = RAYS_MAX_T if inherited is None else inherited
         if self._end < 1:
-            raise SpecError(f"expected at least 1, got {self._end:g}", "/scheduler/max_t")
+            raise SpecError(f"expected at least 1, got {self._end:.15g}", "/scheduler/max_t")
         self._shapes = shapes(self._end, self._eta)
 
     def to_json(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class SuccessiveHalving(Scheduler):
         if sizes[-2] == 0:
             most = sum(size > 0 for size in sizes) + 1
             fit = "1 bracket fits" if most == 1 else f"{most} brackets fit"
-            message = f"at most {fit} below max_t {self._end:g}, got {self.brackets}"
+            message = f"at most {fit} below max_t {self._end:.15g}, got {self.brackets}"
             raise SpecError(message, "/scheduler/brackets")
         weights = [math.exp(size - sizes[0]) for size in sizes]
         return [sum(weights[: s + 1]) / sum(weights) for s in range(self.brackets)]

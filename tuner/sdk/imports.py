@@ -23,7 +23,7 @@ from tuner.sdk.run import read_result
 from tuner.sdk.saved import database
 from tuner.space import Space
 from tuner.space import primitives as domains
-from tuner.space.values import same
+from tuner.space.values import is_number, same
 from tuner.space.words import escape, unescape
 
 if TYPE_CHECKING:
@@ -363,9 +363,7 @@ def _guessed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         several = list(dict.fromkeys(values) if plain else {json.dumps(value): value for value in values}.values())
         if len(several) == 1:
             space[name] = values[0]
-        elif not plain or not all(
-            isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values
-        ):
+        elif not plain or not all(is_number(v) and (isinstance(v, float) or abs(v) < 2**53) for v in values):
             space[name] = domains.choice(several)
         else:
             low, high = min(values), max(values)

@@ -38,7 +38,7 @@ class Constraint:
 
 def in_words(constraint: Constraint) -> str:
     """Return a constraint in words, such as ``size at most 0.25``."""
-    return f"{constraint.metric} at {'most' if constraint.side == 'max' else 'least'} {constraint.bound:g}"
+    return f"{constraint.metric} at {'most' if constraint.side == 'max' else 'least'} {constraint.bound:.15g}"
 
 
 def as_option(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.domain import json_values
 from tuner.errors import CheckpointError, SpecError
 from tuner.sdk.result import Result
 from tuner.sdk.saved import read
+from tuner.space.parameter import config_as_json
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 
 Source = Result | Checkpoint | str
@@ -84,11 +85,5 @@ def origin(source: Source, config: Mapping[str, Any] | None = None) -> Origin:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON. An object that JSON cannot represent becomes its `repr`; NaN and infinities become None."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | bool | None) else repr(value)
+    """Convert a value to JSON. An object that JSON cannot represent becomes words; NaN and infinities become None."""
+    return json_values.plain(config_as_json(value))

@@ -115,7 +115,9 @@ class Builder:
             path=path,
             kind="choice",
             type=d.type,
-            categories=tuple(Branch(_label(items[i], i)) if nested[i] else items[i] for i in range(len(items))),
+            categories=tuple(
+                Branch(_label(value, i)) if nested[i] else value for i, value in enumerate(map(_constant, items))
+            ),
             ordered=ordered,
             plain=plain,
             grid=d.type == "grid_search",
@@ -132,11 +134,11 @@ class Builder:
         if len(self.errors) > before or mean is None or sd is None:
             return None
         if sd <= 0:
-            self.errors.append((f"{pointer}/sd", f"the standard deviation must be above zero, got {sd:g}"))
+            self.errors.append((f"{pointer}/sd", f"the standard deviation must be above zero, got {sd:.15g}"))
         elif not math.isfinite(abs(mean) + 10 * sd):
             self.errors.append((f"{pointer}/sd", "the distribution is too wide for floats"))
         elif q is not None and (q <= 0 or (abs(mean) + 10 * sd) / q > _MAX_EXACT):
-            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny compared with sd, got {q:g}"))
+            self.errors.append((f"{pointer}/q", f"q must be above zero and not tiny compared with sd, got {q:.15g}"))
         else:
             return {"kind": "normal", "mean": mean, "sd": sd, "step": q}
         return None
@@ -151,23 +153,25 @@ class Builder:
         if len(self.errors) > before or lower is None or upper is None:
             return None
         if log and lower <= 0:
-            message = f"a logarithmic domain needs a lower bound above zero, got {lower:g}"
+            message = f"a logarithmic domain needs a lower bound above zero, got {lower:.15g}"
             if upper < 0:
                 message += "; pass the bounds themselves, not their logarithms"
             self.errors.append((f"{pointer}/lower", message))
         elif lower > upper:
             self.errors.append(
-                (f"{pointer}/lower", f"the bounds are reversed: lower ({lower:g}) is above upper ({upper:g})")
+                (f"{pointer}/lower", f"the bounds are reversed: lower ({lower:.15g}) is above upper ({upper:.15g})")
             )
         elif lower == upper:
             empty = whole and (q is None or q == 1)
-            message = f"lower equals upper, {upper:g}" + (", which is exclusive, so no value is left" if empty else "")
+            message = f"lower equals upper, {upper:.15g}" + (
+                ", which is exclusive, so no value is left" if empty else ""
+            )
             self.errors.append((f"{pointer}/upper", f"{message}; write a value that does not vary as a constant"))
         elif not math.isfinite(upper - lower):
             self.errors.append((f"{pointer}/upper", "the bounds are too far apart for a float"))
         elif q is not None and (q <= 0 or max(abs(lower), abs(upper)) / q > _MAX_EXACT):
             self.errors.append(
-                (f"{pointer}/q", f"q must be above zero and not tiny compared with the bounds, got {q:g}")
+                (f"{pointer}/q", f"q must be above zero and not tiny compared with the bounds, got {q:.15g}")
             )
         if len(self.errors) > before:
             return None
@@ -176,14 +180,16 @@ class Builder:
             inclusive = stepped and step != 1
             first, last = -(-int(lower) // step) * step, (int(upper) if inclusive else int(upper) - 1) // step * step
             if first > last:
-                self.errors.append((f"{pointer}/q", f"no multiple of {step} lies between {lower:g} and {upper:g}"))
+                self.errors.append(
+                    (f"{pointer}/q", f"no multiple of {step} lies between {lower:.15g} and {upper:.15g}")
+                )
                 return None
             return {"kind": "int", "lower": first, "upper": last, "step": step, "log": log}
         if q is None:
             return {"kind": "float", "lower": float(lower), "upper": float(upper), "log": log}
         for name, bound in (("lower", lower), ("upper", upper)):
             if not math.isclose(bound / q, round(bound / q)):
-                self.errors.append((f"{pointer}/{name}", f"{bound:g} is not a multiple of q, {q:g}"))
+                self.errors.append((f"{pointer}/{name}", f"{bound:.15g} is not a multiple of q, {q:.15g}"))
         if len(self.errors) > before:
             return None
         first_q, last_q = multiple_of(q, round(lower / q)), multiple_of(q, round(upper / q))
@@ -203,12 +209,25 @@ class Builder:
         if not whole:
             return number
         if not number.is_integer():
-            self.errors.append((where, f"expected an integer, got {number:g}"))
+            self.errors.append((where, f"expected an integer, got {number:.15g}"))
             return None
         if abs(number) > _MAX_EXACT:
             self.errors.append((where, "integers beyond 2**53 are not supported"))
             return None
         return int(number)
+
+
+def _constant(value: Any) -> Any:
+    """Return a category with the values of its constants, which the JSON form of a space may wrap."""
+    match value:
+        case Domain(type="const", options=options):
+            return options["value"]
+        case dict() if type(value) is dict:
+            return {key: _constant(item) for key, item in value.items()}
+        case list() | tuple() if type(value) in (list, tuple):
+            return type(value)(_constant(item) for item in value)
+        case _:
+            return value
 
 
 def _label(value: Any, index: int) -> str:

@@ -289,5 +289,7 @@ def config_as_json(value: Any) -> Any:
             return int(value)
         case Real():
             return float(value)
+        case _ if getattr(value, "shape", None) == () and hasattr(value, "item"):  # such as NumPy's bool, or a tensor
+            return worded(value.item())
         case _:
             return worded(value)

@@ -60,9 +60,12 @@ class Checker:
             self.errors.append((pointer, f"{value!r} is not in {describe(p)}"))
 
     def _category(self, p: Parameter, branches: tuple[Node, ...] | None, value: Any, pointer: str) -> int | None:
-        for i, category in enumerate(p.categories):
-            if not isinstance(category, Branch) and same(category, value):
-                return i
+        own = [(i, category) for i, category in enumerate(p.categories) if not isinstance(category, Branch)]
+        found = [i for i, category in own if same(category, value)]
+        # JSON has lists in place of tuples.
+        found = found or [i for i, category in own if same(_listed(category), _listed(value))]
+        if found:
+            return found[0]
         for i, branch in enumerate(branches or ()):
             if isinstance(p.categories[i], Branch):
                 trial = Checker(self.parameters)
@@ -90,12 +93,23 @@ class Checker:
             self.errors.append((f"{pointer}/{escape(path)}", message))
 
 
+def _listed(value: Any) -> Any:
+    """Return a value with lists in place of tuples."""
+    match value:
+        case Mapping():
+            return {key: _listed(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_listed(item) for item in value]
+        case _:
+            return value
+
+
 def describe(p: Parameter) -> str:
     """Return the path and the domain of a parameter, in words."""
     if p.kind == "choice":
         return f"{p.path}: one of {list(p.categories)!r}"
     if p.kind == "normal":
-        return f"{p.path}: a finite number" + (f", a multiple of {p.step:g}" if p.step else "")
-    steps = f", multiples of {p.step:g}" if p.step and p.step != 1 else ""
+        return f"{p.path}: a finite number" + (f", a multiple of {p.step:.15g}" if p.step else "")
+    steps = f", multiples of {p.step:.15g}" if p.step and p.step != 1 else ""
     whole = "integers " if p.kind == "int" else ""
-    return f"{p.path}: {whole}from {p.lower:g} to {p.upper:g}{steps}"
+    return f"{p.path}: {whole}from {p.lower:.15g} to {p.upper:.15g}{steps}"

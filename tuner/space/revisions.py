@@ -244,10 +244,11 @@ def domain(p: Parameter) -> str:
         case "choice":
             inside = ", ".join(repr(label) if isinstance(label, str) else str(label) for label in p.labels)
         case "normal":
-            inside = f"{p.mean:g}, {p.sd:g}"
+            inside = f"{p.mean:.15g}, {p.sd:.15g}"
         case _:
-            inside = f"{p.lower:g}, {p.upper:g}"
-    step = f", q={p.step:g}" if p.step is not None and p.type.startswith("q") else ""
+            beyond = p.kind == "int" and p.step == 1  # the primitive is declared with an exclusive bound
+            inside = f"{p.lower:.15g}, {p.upper + beyond:.15g}"
+    step = f", q={p.step:.15g}" if p.step is not None and p.type.startswith("q") else ""
     return f"{p.type}({inside}{step})"
 
 

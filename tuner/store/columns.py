@@ -7,6 +7,7 @@ log has grown, only the trials named in its new entries are read again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -108,7 +109,8 @@ class Column:
         if all(value is None for value in values):
             return cls(np.full(len(values), math.nan), ())
         if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-            return cls(np.array([math.nan if value is None else value for value in values], np.float64))
+            with contextlib.suppress(OverflowError):  # an integer too large for a float: all are texts then
+                return cls(np.array([math.nan if value is None else value for value in values], np.float64))
         # An array of texts would take the memory of its longest text for each of them.
         texts = [v if v is None or isinstance(v, str) else dumps(v) for v in values]
         words = sorted({text for text in texts if text is not None})

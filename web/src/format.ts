@@ -16,7 +16,7 @@ export function number(value: number | null | undefined): string {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A reported value, with the six digits that the reasons of decisions have, so that the two can be compared. */
+/** A reported value, with six digits. The reasons of decisions have as many, and whole numbers in full. */
 export function metric(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);

@@ -70,9 +70,9 @@ def in_words(error: Any) -> str:
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"
         case "greater_than":
-            return f"expected a number above {context['gt']:g}, got {shown(given)}"
+            return f"expected a number above {context['gt']:.15g}, got {shown(given)}"
         case "greater_than_equal":
-            return f"expected at least {context['ge']:g}, got {shown(given)}"
+            return f"expected at least {context['ge']:.15g}, got {shown(given)}"
         case "less_than_equal":
             return f"expected at most {context['le']}, got {shown(given)}"
         case "literal_error":

@@ -128,11 +128,9 @@ class FreezeThawScheduler(Scheduler):
             raise SpecError("the space has no parameters, so there is nothing to search", "/space")
         grace = self.grace_period if self.grace_period is not None else (1 if end >= 2 else end / 64)
         if grace > end:
-            raise SpecError(f"expected at least grace_period ({grace:g}), got {end:g}", "/scheduler/max_t")
+            raise SpecError(f"expected at least grace_period ({grace:.15g}), got {end:.15g}", "/scheduler/max_t")
         if None not in (self.budget, context.budget) and self.budget != context.budget:
-            message = (
-                f"the experiment's budget is {context.budget:g} and the scheduler's is {self.budget:g}: set only one"
-            )
+            message = f"the experiment's budget is {context.budget:.15g} and the scheduler's is {self.budget:.15g}: set only one"
             raise SpecError(message, "/scheduler/budget")
         self._levels = levels(float(grace), float(end))
         self._end = self._levels[-1]

@@ -45,7 +45,7 @@ def check_max_t(max_t: float | None, grace_period: float, pointer: str = "") -> 
         return
     check_number("max_t", max_t, above=0)
     if max_t < grace_period:
-        raise SpecError(f"expected at least grace_period ({grace_period:g}), got {max_t:g}", f"{pointer}/max_t")
+        raise SpecError(f"expected at least grace_period ({grace_period:.15g}), got {max_t:.15g}", f"{pointer}/max_t")
 
 
 class Levels:

@@ -7,8 +7,8 @@ from tuner.schedulers.shared.standing import violates
 
 
 def shown(number: float) -> str:
-    """Return a number with at most six digits: ``0.71``, ``12``, ``1.5e-07``."""
-    return f"{number:.6g}"
+    """Return a whole number in full, and another one with at most six digits: ``1024761``, ``0.71``, ``1.5e-07``."""
+    return f"{number:.15g}" if float(number).is_integer() else f"{number:.6g}"
 
 
 def time_in_words(time_attr: str, t: float) -> str:

@@ -18,12 +18,12 @@ it("takes a number for what fits into one", () => {
   expect([3n, 9007199254740993n, "3", 0.5].map(smallest)).toEqual([3, 9007199254740993n, "3", 0.5]);
 });
 
-it("keeps the digits of the values of parameters, and only of those", () => {
+it("keeps the digits of the values of parameters and of seeds, and only of those", () => {
   const answer =
     '{"items":[{"params":{"seed":9007199254740993,"lr":0.1},"bytes":9007199254740993}],"seed":9007199254740993}';
   expect(parsed(answer)).toEqual({
     items: [{ params: { seed: 9007199254740993n, lr: 0.1 }, bytes: 9007199254740992 }],
-    seed: 9007199254740992,
+    seed: 9007199254740993n,
   });
   expect(parsed('{"params":{"n":123456789012345,"lr":0.12345678901234568}}')).toEqual({
     params: { n: 123456789012345, lr: 0.12345678901234568 },

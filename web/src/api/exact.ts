@@ -22,20 +22,20 @@ export function exactly(text: string): unknown {
 
 /** Matches a text that may have a whole number above 2^53. */
 const LARGE = /[:[,]\s*-?\d{16,}\s*[,\]}]/;
-/** The members with values of parameters. */
-const OF_PARAMETERS: ReadonlySet<string> = new Set(["params", "best_params", "categories", "values", "labels"]);
+/** The members with values of parameters, and seeds. */
+const WITH_DIGITS: ReadonlySet<string> = new Set(["params", "best_params", "categories", "values", "labels", "seed"]);
 
-/** Parse an answer. Values of parameters keep all digits: those above 2^53 are BigInts. All other whole numbers are numbers. */
+/** Parse an answer. Parameters and seeds keep all digits: those above 2^53 are BigInts. All other whole numbers are numbers. */
 export function parsed(text: string): unknown {
   return LARGE.test(text) ? withDigits(exactly(text), false) : (JSON.parse(text) as unknown);
 }
 
-function withDigits(value: unknown, ofParameter: boolean): unknown {
-  if (typeof value === "bigint") return ofParameter ? value : Number(value);
-  if (Array.isArray(value)) return value.map((one) => withDigits(one, ofParameter));
+function withDigits(value: unknown, keeps: boolean): unknown {
+  if (typeof value === "bigint") return keeps ? value : Number(value);
+  if (Array.isArray(value)) return value.map((one) => withDigits(one, keeps));
   if (value === null || typeof value !== "object") return value;
   return Object.fromEntries(
-    Object.entries(value).map(([name, one]) => [name, withDigits(one, ofParameter || OF_PARAMETERS.has(name))]),
+    Object.entries(value).map(([name, one]) => [name, withDigits(one, keeps || WITH_DIGITS.has(name))]),
   );
 }
 

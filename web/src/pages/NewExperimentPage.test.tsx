@@ -197,7 +197,7 @@ it("sends the seed of a clone with all its digits", async () => {
     if (request.method === "POST") sent.push(await request.text());
     return new Response(request.url.endsWith("/spec") ? copy : JSON.stringify(DRY));
   });
-  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: Number(seed) } as never);
+  vi.spyOn(api, "experiment").mockResolvedValue({ id: "exp_1", name: "digits", seed: BigInt(seed) } as never);
   vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
   show("/new?clone=exp_1");
   const yaml = await screen.findByLabelText<HTMLTextAreaElement>("Spec as YAML");

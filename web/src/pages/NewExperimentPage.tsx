@@ -209,7 +209,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
               value={repeatsOf(spec)}
               onChange={(text) => set(["limits", "repeats"], limitOf(text))}
             />
-            {source && Number(spec?.["seed"]) === source.seed && (
+            {source && Number(spec?.["seed"]) === Number(source.seed) && (
               <p className={classes.legend}>
                 The seed is that of <b>{source.name}</b>, so a search with the same method and space begins with the
                 same configurations.{" "}

@@ -38,7 +38,7 @@ export function Setup({ experiment }: { experiment: Experiment }) {
             ["Maximum trials", experiment.num_samples ?? "as many as the time budget allows"],
             ["Longest trial", longest === null ? "no limit" : trained(param(longest), experiment.time_attr)],
             ...(resolved?.budget ? [["Budget at the start", resolved.budget] as [string, string]] : []),
-            ["Seed", experiment.seed],
+            ["Seed", param(experiment.seed)],
             [
               "Priority",
               `${experiment.priority}${experiment.weight === 1 ? "" : `, weight ${param(experiment.weight)}`}`,
