@@ -9024,8 +9024,8 @@ export interface operations {
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
-                /** @description approximate number of points in the longest curve; default: 1000 */
-                points?: number | null;
+                /** @description approximate number of points in the longest curve */
+                points?: number;
                 /** @description where the curves start on the x axis */
                 from?: number | null;
                 /** @description where the curves end on the x axis */
@@ -9034,11 +9034,6 @@ export interface operations {
                 trial?: number[] | null;
                 /** @description the maximum number of trials to return if `trial` is not given */
                 limit?: number;
-                /**
-                 * @deprecated
-                 * @description same as points
-                 */
-                max_points?: number | null;
             };
             header?: never;
             path: {
@@ -10124,7 +10119,7 @@ export interface operations {
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
-                max_points?: number;
+                points?: number;
             };
             header?: never;
             path: {
