@@ -95,7 +95,7 @@ class Leases:
             *earlier, last = (_written(lease, report) for report in part)
             for one in earlier:
                 one.pop("waits")
-            if part[-1].last and lease.get("takes_last"):  # older services refuse the field
+            if part[-1].last:
                 last["last"] = True
             said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
@@ -105,7 +105,7 @@ class Leases:
             next_milestone=None if following is None else following - start,
             save_checkpoint=said["save_checkpoint"],
             reason=said["reason"],
-            completed=said.get("completed", False),  # older services do not send this
+            completed=said["completed"],
         )
         return verdict, str(said["wanted"])
 
@@ -167,7 +167,7 @@ class Leases:
             assert error is not None
             raise protocol.unreachable(self.address, error)
         if answer.status_code == _NO_TRIAL and (place := _PLACE.search(answer.headers.get("Content-Location", ""))):
-            self._experiment = place[1]  # older services do not send this
+            self._experiment = place[1]
         if answer.status_code == _GONE:
             raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)

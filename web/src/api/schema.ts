@@ -1440,12 +1440,6 @@ export interface components {
              * @description true if the user wants a checkpoint at the end of the training
              */
             checkpoint_at_end: boolean;
-            /**
-             * Takes Last
-             * @description true: a report may have the field `last`; older services do not send this, and refuse the field
-             * @default false
-             */
-            takes_last: boolean;
         };
         /**
          * AuditEntry
