@@ -5486,7 +5486,7 @@ export interface components {
         CheckpointPolicySpec: {
             /**
              * Storage
-             * @description an absolute path or a pyarrow.fs URI; null: under the home
+             * @description an absolute path, a path that begins with ~ or $NAME, or a pyarrow.fs URI; null: TUNER_STORAGE, by default in the home
              * @default null
              */
             storage: string | null;
@@ -5819,7 +5819,7 @@ export interface components {
             };
             /**
              * Points To Evaluate
-             * @description configurations to try first, each as a flat mapping
+             * @description configurations to try first, each nested as the space is, or flat, as {'opt/lr': 0.1}
              * @example [
              *       {
              *         "lr": 0.1,
@@ -5855,7 +5855,7 @@ export interface components {
             };
             /**
              * Num Samples
-             * @description trials to start; null: as many as the time budget allows
+             * @description trials to start; null: as many as the time budget allows, or 100 without one
              * @default null
              */
             num_samples: number | null;
