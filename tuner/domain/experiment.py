@@ -15,7 +15,7 @@ SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them
 PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-PROJECT_IN_WORDS = "up to 100 ASCII letters, digits, '.', '_' and '-', of which the first is a letter or a digit"
+PROJECT_IN_WORDS = "up to 100 ASCII letters, digits, '.', '_' and '-', beginning with a letter or digit"
 
 
 @dataclass(frozen=True, slots=True)

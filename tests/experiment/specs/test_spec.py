@@ -211,7 +211,7 @@ def test_unknown_fields_of_sections() -> None:
         ({"name": "a\0b"}, "/name", "has control characters"),
         ({"name": "\ud800"}, "/name", "has characters that cannot be stored"),
         ({"project": "my team"}, "/project",
-         "expected up to 100 ASCII letters, digits, '.', '_' and '-', of which the first is a letter or a digit, got \"my team\""),
+         "expected up to 100 ASCII letters, digits, '.', '_' and '-', beginning with a letter or digit, got \"my team\""),
         ({"scaling": None}, "/scaling", "expected an object, got null"),
         ({"space": [1]}, "/space", "expected an object, got [1]"),
         ({"points_to_evaluate": {}}, "/points_to_evaluate", "expected a list, got {}"),
