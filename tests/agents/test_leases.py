@@ -87,20 +87,19 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
 
 
-@pytest.mark.parametrize(("takes", "said"), [({"takes_last": True}, [None, True]), ({}, [None, None])])
-def test_a_service_that_knows_last_reports_is_told_of_them(takes: dict[str, bool], said: list[bool | None]) -> None:
+def test_a_service_is_told_of_a_last_report() -> None:
     bodies: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
         verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
-        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+        return httpx.Response(200, json={**verdict, "completed": False, "wanted": "continue"})
 
     async def report() -> None:
         leases = Leases("http://service.invalid", None, "far", "agent")
         await leases.close()
         leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0, **takes}
+        lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}
         made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
         try:
             for one in made:
@@ -109,7 +108,7 @@ def test_a_service_that_knows_last_reports_is_told_of_them(takes: dict[str, bool
             await leases.close()
 
     asyncio.run(report())
-    assert [body.get("last") for body in bodies] == said
+    assert [body.get("last") for body in bodies] == [None, True]
 
 
 def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> None:
@@ -120,8 +119,8 @@ def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> 
     def answer(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
         verdict = "stop" if bodies[-1]["waits"] else "continue"
-        body = {"verdict": verdict, "next_milestone": None, "save_checkpoint": False, "reason": "", "wanted": "stop"}
-        return httpx.Response(200, json=body)
+        body = {"verdict": verdict, "next_milestone": None, "save_checkpoint": False, "reason": "", "completed": False}
+        return httpx.Response(200, json={**body, "wanted": "stop"})
 
     async def report() -> str:
         leases = Leases("http://service.invalid", None, "far", "agent")

@@ -264,7 +264,6 @@ def test_a_trial_that_has_ended_is_not_paused_at_its_last_report(sqlite_service:
     service = sqlite_service
     name = service.create(num_samples=2, limits={"max_concurrent_trials": 1})
     got = service.ask(name)
-    assert got["takes_last"]
     service.post(f"/experiments/{name}/pause", status=202)
     service.until("the request to pause", lambda: service.about(got, "heartbeat")["wanted"] == "pause")
     if at_once:

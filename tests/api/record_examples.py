@@ -256,7 +256,6 @@ def assignment() -> dict[str, Any]:
         "checkpoint_every": None,
         "checkpoint_at_milestones": False,
         "checkpoint_at_end": True,
-        "takes_last": True,
     }
 
 

@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
     ("path", "name", "message"),
     [
         ("/experiments", "page_sise", "unknown parameter; did you mean page_size?"),
-        ("/experiments/{id}/curves", "max_point", "unknown parameter; did you mean max_points?"),
+        ("/experiments/{id}/curves", "point", "unknown parameter; did you mean points?"),
         ("/experiments/{id}/curves", "Metric", "unknown parameter; did you mean metric?"),
         (
             "/experiments/{id}/curves",
             "zzz",
-            "unknown parameter; there are metric, x, x_metric, points, from, to, trial, limit, max_points",
+            "unknown parameter; there are metric, x, x_metric, points, from, to, trial, limit",
         ),
         ("/experiments/{id}", "zzz", "unknown parameter; this route has none"),
         ("/experiments/{id}/events", "afer", "unknown parameter; did you mean after?"),

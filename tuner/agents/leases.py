@@ -97,7 +97,7 @@ class Leases:
             *earlier, last = (_written(lease, report) for report in part)
             for one in earlier:
                 one.pop("waits")
-            if part[-1].last and lease.get("takes_last"):  # older services refuse the field
+            if part[-1].last:
                 last["last"] = True
             said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
         start = lease["iteration"]
@@ -107,7 +107,7 @@ class Leases:
             next_milestone=None if following is None else following - start,
             save_checkpoint=said["save_checkpoint"],
             reason=said["reason"],
-            completed=said.get("completed", False),  # older services do not send this
+            completed=said["completed"],
         )
         return verdict, str(said["wanted"])
 
@@ -169,7 +169,7 @@ class Leases:
             assert error is not None
             raise protocol.unreachable(self.address, error)
         if answer.status_code == _NO_TRIAL and (place := _PLACE.search(answer.headers.get("Content-Location", ""))):
-            self._experiment, self._known = place[1], True  # older services do not send this
+            self._experiment, self._known = place[1], True
         if answer.status_code == _GONE or (answer.status_code == _NOT_FOUND and self._known):
             raise Gone(str((protocol.body_of(answer) or {}).get("detail", "the experiment or the lease has ended")))
         protocol.check(answer)

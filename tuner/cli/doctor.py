@@ -100,7 +100,7 @@ def check_python() -> Iterator[Finding]:
 def check_packages() -> Iterator[Finding]:
     """Check that every required package is installed in a version that tuner supports."""
     try:
-        requirements = metadata.requires(_installed_as()) or []
+        requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         yield Finding(
             "packages",
@@ -116,12 +116,7 @@ def check_packages() -> Iterator[Finding]:
         versions = ", ".join(
             f"{name} {found}" for name in ("ray", "torch", "pytorch-lightning", "optuna") if (found := _version(name))
         )
-        yield Finding("packages", "ok", f"tuner {metadata.version(_installed_as())}, {versions}")
-
-
-def _installed_as() -> str:
-    """Return the name under which this package is installed. Old installations have the package's former name, "tuner"."""
-    return DISTRIBUTION if _version(DISTRIBUTION) else "tuner"
+        yield Finding("packages", "ok", f"tuner {metadata.version(DISTRIBUTION)}, {versions}")
 
 
 def _version(name: str) -> str | None:

@@ -992,7 +992,7 @@ class TrialHandle:
         self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None
     ) -> schemas.TrialCurves:
         """Return the curve of every metric that the trial has reported, on the same axis as the experiment's `curves`."""
-        params = {"x": x, "x_metric": x_metric, "max_points": points}
+        params = {"x": x, "x_metric": x_metric, "points": points}
         return read(schemas.TrialCurves, self._get("/curves", params))
 
     def usage(self, *, rank: int | None = None, segment: int | None = None) -> list[schemas.UsageSeries]:

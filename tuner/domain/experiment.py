@@ -15,6 +15,7 @@ SPEC_VERSION = 1
 DEFAULT_PROJECT = "default"
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters, because terminals would obey them
 PROJECT = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+PROJECT_IN_WORDS = "up to 100 ASCII letters, digits, '.', '_' and '-', beginning with a letter or digit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class CheckpointPolicy:
 
     storage: str | None = option(
         None,
-        "an absolute path or a pyarrow.fs URI; null: under the home",
+        "an absolute path, a path that begins with ~ or $NAME, or a pyarrow.fs URI; null: TUNER_STORAGE, by default in the home",
         min_length=1,
         max_length=200,
         pattern=PRINTABLE,
@@ -228,7 +229,9 @@ class Spec:
     objectives: tuple[Objective, ...]
     entrypoint: str | None = None  # "module:name"; None if the function is stored by value
     code: str | None = None  # hash of the stored cloudpickle
-    num_samples: int | None = option(None, "trials to start; null: as many as the time budget allows", **_COUNT)
+    num_samples: int | None = option(
+        None, "trials to start; null: as many as the time budget allows, or 100 without one", **_COUNT
+    )
     seed: int = option(0, "searches with the same seed draw the same configurations", ge=0, le=2**63 - 1)
     max_t: int | None = option(None, "value of time_attr at which a trial is complete", **_COUNT)
     time_attr: str = option("training_iteration", "what max_t counts", min_length=1, max_length=200, pattern=PRINTABLE)

@@ -181,11 +181,6 @@ class Scheduler(ABC):
     state: Any = None
     context: SchedulerContext
 
-    @property
-    def setting(self) -> SchedulerContext:
-        """Return `context`, under the name that schedulers written for earlier versions use."""
-        return self.context
-
     def __init_subclass__(cls) -> None:
         if cls.__init__ is not object.__init__:  # its own `__init__`, or an inherited one
             cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
@@ -296,7 +291,3 @@ class Scheduler(ABC):
     def finished(self, trials: Population, may_start: bool) -> str | None:
         """Return why the search is over although trials are paused or could be started; None if it is not over."""
         return None
-
-
-Setting = SchedulerContext
-"""The former name of `SchedulerContext`, for schedulers written for earlier versions."""

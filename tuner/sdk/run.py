@@ -192,8 +192,8 @@ def run(
             parameters, or a list of ids or names. The first configurations are similar to the best ones of those experiments.
             The default scheduler's model also uses these experiments, and trusts them to the extent that they have predicted
             this search so far.
-        storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI. By
-            default a folder under the home (``~/.tuner``, or TUNER_HOME).
+        storage: where checkpoints are stored: a path (relative to this process's working directory) or a pyarrow.fs URI.
+            None: TUNER_STORAGE, by default a folder of the home (``~/.tuner``, or TUNER_HOME).
         checkpoint: when checkpoints are saved and which are kept, such as ``{"frequency": 5, "keep_best": 1, "keep_last": 1,
             "at_end": True, "interval_s": 60}``. The function passed as `checkpoint` to `tuner.report` is called only
             at these times, and when the scheduler needs a checkpoint or the objective has a new best value.

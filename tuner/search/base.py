@@ -83,11 +83,6 @@ class Searcher(ABC):
 
     context: SearcherContext
 
-    @property
-    def task(self) -> SearcherContext:
-        """Return `context`, under the name that searchers written for earlier versions use."""
-        return self.context
-
     def __init_subclass__(cls) -> None:
         if cls.__init__ is not object.__init__:  # its own or an inherited one
             cls.__init__ = keywords_explained(cls.__init__, cls.__name__)  # type: ignore[method-assign]
@@ -144,7 +139,3 @@ class Searcher(ABC):
     def total(self) -> int | None:
         """Return the total number of trials if the searcher knows it, as it does for a grid. Otherwise return `num_samples`."""
         return self.context.num_samples
-
-
-Task = SearcherContext
-"""The former name of `SearcherContext`, for searchers written for earlier versions."""

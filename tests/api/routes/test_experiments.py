@@ -215,7 +215,7 @@ async def test_the_list_is_newest_first_in_pages(client: httpx.AsyncClient, sqli
         ("?page_token=x", "/page_token"),
         ("?state=gone", "/state"),
         ("/{id}/curves?x=steps", "/x"),
-        ("/{id}/curves?max_points=1", "/max_points"),
+        ("/{id}/curves?points=1", "/points"),
         ("/{id}/decisions?trial=-1", "/trial"),
         ("/{id}/events?after=-1", "/after"),
     ],
@@ -405,8 +405,6 @@ async def test_curves_at_the_resolution_of_a_screen(client: httpx.AsyncClient, s
     zoomed = (await client.get(url, params={"points": 100, "from": 770, "to": 780})).json()
     assert zoomed["width"] == 1
     assert zoomed["series"][0]["segments"][0]["x"] == list(range(769, 782))
-    old = (await client.get(url, params={"max_points": 100})).json()
-    assert old["series"] == [series]
     assert (await client.get(url, params={"from": "nan"})).status_code == 422
 
 

@@ -262,7 +262,7 @@ async def test_the_curves_of_every_metric(client: httpx.AsyncClient, sqlite_stor
         ).json()
         assert item["segments"] == next(one["segments"] for one in whole["series"] if one["number"] == number)
     assert {"start", "exploit"} <= {segment["cause"] for segment in found["items"][0]["segments"]}
-    thinned = (await client.get(url, params={"x": "time", "max_points": 4})).json()
+    thinned = (await client.get(url, params={"x": "time", "points": 4})).json()
     assert thinned["x"] == "time"
     assert max(len(segment["x"]) for segment in thinned["items"][0]["segments"]) <= 4
 

@@ -211,6 +211,8 @@ def test_unknown_fields_of_sections() -> None:
          "has the form of an experiment's id, so it would be taken for one: choose another name"),
         ({"name": "a\0b"}, "/name", "has control characters"),
         ({"name": "\ud800"}, "/name", "has characters that cannot be stored"),
+        ({"project": "my team"}, "/project",
+         "expected up to 100 ASCII letters, digits, '.', '_' and '-', beginning with a letter or digit, got \"my team\""),
         ({"scaling": None}, "/scaling", "expected an object, got null"),
         ({"space": [1]}, "/space", "expected an object, got [1]"),
         ({"points_to_evaluate": {}}, "/points_to_evaluate", "expected a list, got {}"),
@@ -411,6 +413,15 @@ def test_pointers_are_json_pointers(extra: dict[str, int]) -> None:
         if "unknown field" in message
     }
     assert found == set(extra)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"), [({}, "a command or a function"), ({"runtime_env": {"a": 1}}, "runtime_env")]
+)
+def test_agents_bring_their_own_code(changes: dict[str, Any], what: str) -> None:
+    """`tuner.run(function, executor="agents")` was told to leave a command out, of which there was none."""
+    with pytest.raises(SpecError, match=f"create the experiment on a service, without {what} "):
+        parse_spec({**SPEC, "entrypoint": None, "executor": "agents", **changes}, code="by value")
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\x07", "a\x9bm"])

@@ -248,6 +248,13 @@ def test_a_space_smaller_than_the_first_trials() -> None:
     assert done.state == "completed"
 
 
+def test_a_search_with_few_trials_names_no_more_first_ones_than_it_has() -> None:
+    done = search("freeze_thaw", 0, num_samples=5, max_concurrent_trials=1, time_budget_s=None)
+    pauses = [one.reason for one in done.decisions if "before any trial continues" in one.reason]
+    why = "each of the first 5 configurations is started before any trial continues"
+    assert pauses == [f"paused at iteration 1: {why}"] * 4
+
+
 def test_diverging_and_crashing_configurations_are_avoided() -> None:
     def evaluate(config: dict[str, Any], checkpoint: int | None) -> Iterator[Step]:
         for step in training(config, checkpoint):

@@ -108,16 +108,6 @@ def test_a_second_search_into_a_folder_writes_below_it(sqlite_store: Store, sear
     assert json.loads((folder / "trial_00000" / "params.json").read_text()) == {"x": 3}
 
 
-def test_a_folder_of_an_earlier_version_goes_on(sqlite_store: Store, search: str, tmp_path: Path) -> None:
-    """Earlier versions wrote no file that names the experiment."""
-    folder = tmp_path / "logs"
-    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.CSVLoggerCallback(folder)) == []
-    (folder / "experiment.txt").unlink()
-    before = sorted(folder.rglob("*"))
-    assert observed(sqlite_store, search, tmp_path, tuner.callbacks.CSVLoggerCallback(folder)) == []
-    assert sorted(folder.rglob("*")) == sorted([*before, folder / "experiment.txt"])
-
-
 def test_tensorboard_has_scalars_and_parameters(sqlite_store: Store, search: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     folder = tmp_path / "tb"

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Context, Here
-from tuner.domain.experiment import PROJECT
+from tuner.domain.experiment import PROJECT, PROJECT_IN_WORDS
 from tuner.errors import NotFound
 from tuner.settings import Quota
 from tuner.store.experiments import ProjectTotals
@@ -61,7 +61,7 @@ def change_project(here: Here, project: ProjectName, data: Annotated[object, Dep
     """Change the defaults of experiments that are created from now on. Existing experiments do not change."""
     name = plain_text(project)
     if not re.fullmatch(PROJECT, name):
-        raise NotFound(f"no project can have the name {name!r}: use up to 100 letters, digits, '.', '_' and '-'")
+        raise NotFound(f"no project can have the name {name!r}: use {PROJECT_IN_WORDS}")
     given = checked(schemas.ProjectPatch, data)
     if "warm_start" in given.model_fields_set:
         here.store.projects.change(name, warm_start=given.warm_start)

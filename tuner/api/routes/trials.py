@@ -181,7 +181,7 @@ def curves(
     trial_id: TrialId,
     x: AcrossQuery = "step",
     x_metric: XMetric = None,
-    max_points: Annotated[
+    points: Annotated[
         int,
         Query(ge=4, le=100_000, description="maximum number of points per segment and metric"),
     ] = 1000,
@@ -189,7 +189,7 @@ def curves(
     record = here.store.trials.get(plain_text(trial_id))
     x_metric = optional_text(x_metric)
     found = here.store.metrics.curves_of_trial(
-        record.experiment_id, record.number, x=x, x_metric=x_metric, points=max_points
+        record.experiment_id, record.number, x=x, x_metric=x_metric, points=points
     )
     return answer(schemas.TrialCurves.of(x, x_metric, found))
 

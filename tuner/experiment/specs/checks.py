@@ -121,10 +121,16 @@ def check_entrypoint(model: Written, code: str | None, errors: Errors) -> None:
 
 def _check_for_agents(model: Written, code: str | None, errors: Errors) -> None:
     """Check a spec for agents, which bring their own code. The entrypoint in such a spec is a name that the agents know."""
-    given = [name for name in ("function", "command", "runtime_env") if getattr(model, name)]
+    given = [name for name in ("function", "runtime_env") if getattr(model, name)]
     if given or code:
-        what = given[0] if given else "command"
-        errors.append(("/executor", f"agents bring their own code: leave {what} out, or use another executor"))
+        what = given[0] if given else "a command or a function"
+        errors.append(
+            (
+                "/executor",
+                f"agents ask a service for trials, and bring their own code: create the experiment on a service, without {what} "
+                "(`tuner docs agents`), or use another executor",
+            )
+        )
     if model.entrypoint is not None and not re.match(PRINTABLE, model.entrypoint):
         errors.append(("/entrypoint", "must not have control characters"))
 

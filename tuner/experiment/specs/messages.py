@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tuner.domain.experiment import PRINTABLE
+from tuner.domain.experiment import PRINTABLE, PROJECT, PROJECT_IN_WORDS
 from tuner.experiment.specs.model import OPTIONS
 from tuner.names import elsewhere, option_meant
 from tuner.space.words import escape
@@ -61,6 +61,8 @@ def in_words(error: Any) -> str:
             return f"expected an object, got {shown(given)}"
         case "list_type":
             return f"expected a list, got {shown(given)}"
+        case "string_pattern_mismatch" if context["pattern"] == PROJECT:
+            return f"expected {PROJECT_IN_WORDS}, got {shown(given)}"
         case "string_pattern_mismatch":
             return "has control characters" if context["pattern"] == PRINTABLE else 'has control characters or "="'
         case "string_unicode":

@@ -105,7 +105,7 @@ class Written(BaseModel):
     )
     points_to_evaluate: list[dict[str, Any]] = Field(
         default_factory=list,
-        description="configurations to try first, each as a flat mapping",
+        description="configurations to try first, each nested as the space is, or flat, as {'opt/lr': 0.1}",
         examples=[[{"lr": 0.1, "optimizer/momentum": 0.9}]],
     )
     runtime_env: dict[str, Any] = Field(default_factory=dict, description="Ray's runtime environment of the ranks")

@@ -43,7 +43,6 @@ def assignment(lease: Lease) -> dict[str, Any]:
         "checkpoint_every": launch.checkpoint_every,
         "checkpoint_at_milestones": launch.milestone_checkpoints,
         "checkpoint_at_end": launch.checkpoint_policy.at_end,
-        "takes_last": True,
     }
 
 

@@ -339,7 +339,8 @@ class FreezeThawScheduler(Scheduler):
         may_start = self.context.num_samples is None or len(trials) < self.context.num_samples
         first = max(self._first_trials(), self.context.given_points)
         if may_start and self._observed.count(trials) < first and self._spread(trials, len(trials), "") is not None:
-            why = f"each of the first {first} configurations is started before any trial continues"
+            many = first if self.context.num_samples is None else min(first, self.context.num_samples)
+            why = f"each of the first {many} configurations is started before any trial continues"
             return (Pause(trial=number, reason=f"paused at {here}: {why}"),)
         if (original := self._observed.repeats(self.state).original(number)) is not None:
             why = f"all its results so far equal those of trial {original}, so more training would show nothing new"

@@ -47,11 +47,6 @@ class Stopper(ABC):
         """Set the experiment's context. Called once, before any other method."""
         self.context = context
 
-    @property
-    def setting(self) -> SchedulerContext:
-        """Return `context`, under the name that stoppers written for earlier versions use."""
-        return self.context
-
     def to_json(self) -> dict[str, Any]:
         """Return ``{"type": ..., option: value, ...}``, from which `from_json` builds an equal stopper."""
         return {"type": self.TYPE, **options_of(self)}

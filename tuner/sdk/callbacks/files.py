@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.domain.keys import trial_id
 from tuner.sdk.callbacks.base import Callback, ObservedTrial
 from tuner.sdk.callbacks.libraries import imported
 from tuner.space.parameter import config_as_json
@@ -101,23 +100,13 @@ def _own(folder: str | os.PathLike[str], experiment_id: str) -> Path:
     with _claiming:
         path.mkdir(parents=True, exist_ok=True)
         try:
-            if all(_has_rows_of(trial, experiment_id) for trial in path.glob("trial_*")):
+            if not any(path.glob("trial_*")):
                 with open(owner, "x", encoding="utf-8") as file:
                     file.write(experiment_id)
         except FileExistsError:
             pass
         is_own = owner.exists() and owner.read_text(encoding="utf-8") == experiment_id
     return path if is_own else path / experiment_id
-
-
-def _has_rows_of(trial: Path, experiment_id: str) -> bool:
-    """Return True if a folder of a trial is of this experiment, as earlier versions wrote it, which named no owner."""
-    number, progress = trial.name.removeprefix("trial_"), trial / "progress.csv"
-    if not number.isdecimal() or not progress.exists():
-        return False
-    with open(progress, encoding="utf-8", newline="") as file:
-        row = next(csv.DictReader(file), None)
-    return row is not None and row.get("trial_id") == trial_id(experiment_id, int(number))
 
 
 def _last(path: Path) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, true, update
 
-from tuner.domain.experiment import PROJECT
+from tuner.domain.experiment import PROJECT, PROJECT_IN_WORDS
 from tuner.errors import NotFound, SpecError
 from tuner.names import did_you_mean
 from tuner.store.sql.connect import translated
@@ -314,7 +314,7 @@ def _note(cursor: Cursor, records: Iterable[AuditRecord]) -> None:
 
 def _check_project(project: str | None, shown: str | None) -> None:
     if project is not None and not re.fullmatch(PROJECT, project):
-        raise SpecError(f"expected up to 100 letters, digits, '.', '_' and '-', got {project!r}", "/project")
+        raise SpecError(f"expected {PROJECT_IN_WORDS}, got {project!r}", "/project")
     if shown not in (None, project):
         raise SpecError(f"your access is limited to the project {shown!r}", "/project")
 

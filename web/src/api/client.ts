@@ -456,7 +456,7 @@ export const api = {
     return decoded(exactly, await answered(http.GET("/api/v1/trials/{trial_id}", asked), signal)) as TrialWithSegments;
   },
   trialCurves: (id: string, across: Across, signal?: AbortSignal, points = POINTS) => {
-    const params = { path: { trial_id: id }, query: { ...asQuery(across), max_points: points } };
+    const params = { path: { trial_id: id }, query: { ...asQuery(across), points } };
     return answered(http.GET("/api/v1/trials/{trial_id}/curves", { params, ...aborting(signal) }), signal);
   },
   logs: (

@@ -1440,12 +1440,6 @@ export interface components {
              * @description true if the user wants a checkpoint at the end of the training
              */
             checkpoint_at_end: boolean;
-            /**
-             * Takes Last
-             * @description true: a report may have the field `last`; older services do not send this, and refuse the field
-             * @default false
-             */
-            takes_last: boolean;
         };
         /**
          * AuditEntry
@@ -5492,7 +5486,7 @@ export interface components {
         CheckpointPolicySpec: {
             /**
              * Storage
-             * @description an absolute path or a pyarrow.fs URI; null: under the home
+             * @description an absolute path, a path that begins with ~ or $NAME, or a pyarrow.fs URI; null: TUNER_STORAGE, by default in the home
              * @default null
              */
             storage: string | null;
@@ -5825,7 +5819,7 @@ export interface components {
             };
             /**
              * Points To Evaluate
-             * @description configurations to try first, each as a flat mapping
+             * @description configurations to try first, each nested as the space is, or flat, as {'opt/lr': 0.1}
              * @example [
              *       {
              *         "lr": 0.1,
@@ -5861,7 +5855,7 @@ export interface components {
             };
             /**
              * Num Samples
-             * @description trials to start; null: as many as the time budget allows
+             * @description trials to start; null: as many as the time budget allows, or 100 without one
              * @default null
              */
             num_samples: number | null;
@@ -9024,8 +9018,8 @@ export interface operations {
                 x?: "step" | "user_step" | "time" | "trial_time" | "metric";
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
-                /** @description approximate number of points in the longest curve; default: 1000 */
-                points?: number | null;
+                /** @description approximate number of points in the longest curve */
+                points?: number;
                 /** @description where the curves start on the x axis */
                 from?: number | null;
                 /** @description where the curves end on the x axis */
@@ -9034,11 +9028,6 @@ export interface operations {
                 trial?: number[] | null;
                 /** @description the maximum number of trials to return if `trial` is not given */
                 limit?: number;
-                /**
-                 * @deprecated
-                 * @description same as points
-                 */
-                max_points?: number | null;
             };
             header?: never;
             path: {
@@ -10124,7 +10113,7 @@ export interface operations {
                 /** @description the name of the metric on the x axis; only with x=metric */
                 x_metric?: string | null;
                 /** @description maximum number of points per segment and metric */
-                max_points?: number;
+                points?: number;
             };
             header?: never;
             path: {

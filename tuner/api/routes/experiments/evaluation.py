@@ -123,9 +123,8 @@ def curves(
     x: AcrossQuery = "step",
     x_metric: XMetric = None,
     points: Annotated[
-        int | None,
-        Query(ge=4, le=100_000, description="approximate number of points in the longest curve; default: 1000"),
-    ] = None,
+        int, Query(ge=4, le=100_000, description="approximate number of points in the longest curve")
+    ] = 1000,
     low: Annotated[float | None, Query(alias="from", description="where the curves start on the x axis")] = None,
     high: Annotated[float | None, Query(alias="to", description="where the curves end on the x axis")] = None,
     trial: Annotated[
@@ -138,7 +137,6 @@ def curves(
     limit: Annotated[
         int, Query(ge=1, le=10_000, description="the maximum number of trials to return if `trial` is not given")
     ] = 2000,
-    max_points: Annotated[int | None, Query(ge=4, le=100_000, deprecated=True, description="same as points")] = None,
 ) -> Response:
     record = found_experiment(here.store, experiment_id)
     for name, value in (("from", low), ("to", high)):
@@ -161,7 +159,7 @@ def curves(
         metric,
         x=x,
         x_metric=x_metric,
-        points=points or max_points or 1000,
+        points=points,
         low=low,
         high=high,
         trials=wanted,

@@ -161,12 +161,6 @@ class Assignment(Model):
     checkpoint_at_end: Annotated[
         bool, Field(description="true if the user wants a checkpoint at the end of the training")
     ]
-    takes_last: Annotated[
-        bool,
-        Field(
-            description="true: a report may have the field `last`; older services do not send this, and refuse the field"
-        ),
-    ] = False
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Assignment:
