@@ -461,7 +461,7 @@ export const api = {
   },
   logs: (
     id: string,
-    query: { rank?: number; segment?: number; tail?: number; search?: string },
+    query: { rank?: number; segment?: number; tail?: number; limit?: number; search?: string },
     signal?: AbortSignal,
   ) =>
     answered(
