@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tuner.agents.leases import AT_ONCE, Leases
+from tuner.api.access.guards import MAX_BODY
 from tuner.api.schemas.service.agents import MOST_EARLIER
 from tuner.domain.segments import Failure, Outcome, Report
 from tuner.errors import ServiceError
@@ -63,13 +64,15 @@ def test_an_agent_that_has_got_no_trial_yet_stays_with_the_experiment_that_its_n
 
 def test_calls_about_a_lease_name_its_experiment() -> None:
     """Two loops ask with the name, and another experiment gets the name in between."""
-    assignments = iter([{"experiment_id": "exp_1", "lease": "seg_1"}, {"experiment_id": "exp_2", "lease": "seg_2"}])
+    assignments = iter({"experiment_id": f"exp_{i}", "lease": f"seg_{i}", "lease_s": 60.0} for i in (1, 2))
     called: list[str] = []
+    waits: list[float] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         called.append(request.url.path.removeprefix("/api/v1/experiments/"))
         if request.url.path.endswith("/assignments"):
             return httpx.Response(201, json=next(assignments))
+        waits.append(request.extensions["timeout"]["read"])
         return httpx.Response(200, json={"wanted": "continue"})
 
     async def ask() -> None:
@@ -85,6 +88,7 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
 
     asyncio.run(ask())
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
+    assert waits == [20.0, 20.0], "a heartbeat without an answer leaves time for the next one"
 
 
 def test_a_service_is_told_of_a_last_report() -> None:
@@ -111,12 +115,15 @@ def test_a_service_is_told_of_a_last_report() -> None:
     assert [body.get("last") for body in bodies] == [None, True]
 
 
-def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> None:
+@pytest.mark.parametrize(("metrics", "calls"), [(1, 3), (400, 5)])
+def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes(metrics: int, calls: int) -> None:
     """The first batch after an outage of the service had more, so the service refused it, and the trial failed."""
     assert AT_ONCE <= MOST_EARLIER + 1
     bodies: list[Any] = []
+    values = {f"validation/class_{i}": 1 / 3 for i in range(metrics)}
 
     def answer(request: httpx.Request) -> httpx.Response:
+        assert len(request.content) <= MAX_BODY
         bodies.append(json.loads(request.content))
         verdict = "stop" if bodies[-1]["waits"] else "continue"
         body = {"verdict": verdict, "next_milestone": None, "save_checkpoint": False, "reason": "", "completed": False}
@@ -127,7 +134,7 @@ def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> 
         await leases.close()
         leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         count = 2 * AT_ONCE + 1
-        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=i == count) for i in range(1, count + 1)]
+        made = [Report(report_no=i, metrics=values, time=0.0, waits=i == count) for i in range(1, count + 1)]
         try:
             verdict, _ = await leases.report({"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}, made)
             return verdict.action
@@ -135,9 +142,39 @@ def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes() -> 
             await leases.close()
 
     assert asyncio.run(report()) == "stop"
-    assert [len(body["earlier"]) for body in bodies] == [AT_ONCE - 1, AT_ONCE - 1, 0]
+    assert len(bodies) == calls
+    assert all(len(body["earlier"]) < AT_ONCE for body in bodies)
     sent = [one["iteration"] for body in bodies for one in (*body["earlier"], body)]
     assert sent == list(range(1, 2 * AT_ONCE + 2))
+
+
+def test_a_report_that_is_sent_again_says_how_old_it_is_by_then() -> None:
+    """After an outage, all reports that had been made in it had the time of its end."""
+    ages: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        ages.extend(one["age_s"] for one in (*body["earlier"], body))
+        if len(ages) == 2:
+            return httpx.Response(503, headers={"Retry-After": "0"}, json={"detail": "starting"})
+        verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
+        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+
+    async def report() -> None:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        await leases.close()
+        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=False, age=9.0 - i) for i in (1, 2)]
+        try:
+            await leases.report({"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}, made)
+        finally:
+            await leases.close()
+
+    asyncio.run(report())
+    first, second, *again = ages
+    assert first >= 8.0
+    assert second >= 7.0
+    assert [old < new for old, new in zip((first, second), again, strict=True)] == [True, True]
 
 
 def test_what_is_not_unicode_is_sent_with_placeholders() -> None:

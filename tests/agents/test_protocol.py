@@ -479,10 +479,11 @@ def test_a_step_that_no_database_can_store_is_refused(sqlite_service: AgentServi
 
 
 def test_agents_may_report_what_tuner_report_takes(sqlite_service: AgentService) -> None:
-    """Metrics with long names, and reports in which all metrics are None, failed trials that ran on agents."""
+    """Long names, more than 1,000 metrics, and reports in which all metrics are None failed trials that ran on agents."""
     service = sqlite_service
     got = service.ask(service.create(num_samples=1))
-    taken = [flatten(given, MetricWarnings()) for given in ({"other": None}, {"n" * LONGEST_NAME: 1.0})]
+    many = {f"class_{i}": 1.0 for i in range(1001)}
+    taken = [flatten(given, MetricWarnings()) for given in ({"other": None}, {"n" * LONGEST_NAME: 1.0}, many)]
     for number, metrics in enumerate(taken, 1):
         assert service.about(got, "reports", {"iteration": number, "metrics": metrics})["verdict"] == "continue"
     service.about(got, "complete", {"metrics": {"loss": 0.5}})

@@ -93,6 +93,11 @@ def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_5
         assert [entry.status for _, entry in store.access.trail()] == [503]
 
 
+def test_a_connection_outlives_the_idle_time_of_a_load_balancer(app: FastAPI) -> None:
+    """It was closed after 5 s, at times just when a load balancer sent the next request, which it then answered with 502."""
+    assert Server(app).config.timeout_keep_alive > 60
+
+
 def test_garbage_collections_leave_out_what_was_loaded_at_the_start(app: FastAPI) -> None:
     gc.unfreeze()
     for server in serving(app):

@@ -248,6 +248,35 @@ def test_a_deletion_whose_answer_was_lost_is_not_repeated(server: str, sqlite_st
     assert transport.requests == 1
 
 
+class Noting(httpx.HTTPTransport):
+    """Notes for how long each answer is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[str, float]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.waits.append((request.method, request.extensions["timeout"]["read"]))
+        return super().handle_request(request)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "short", "long"), [(7.0, 7.0, 600.0), (900.0, 900.0, 900.0), (math.inf, 1e6, 1e6)]
+)
+def test_answers_that_take_long_are_waited_for(
+    server: str, spec: dict[str, Any], tmp_path: Path, timeout_s: float, short: float, long: float
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("x = 1\n")
+    transport = Noting()
+    with Client(server, transport=transport, timeout_s=timeout_s) as client:
+        made = client.create(spec)
+        made.fork()
+        client.upload_code(tmp_path / "code")
+        made.delete(force=True)
+    assert transport.waits == [("POST", long), ("POST", long), ("GET", short), ("PUT", long), ("DELETE", long)]
+
+
 class Busy(httpx.HTTPTransport):
     """Answers 503 or 502 first, as a service or a proxy in front of it does."""
 

@@ -89,6 +89,18 @@ def test_a_value_that_json_does_not_have_is_refused_and_named(spec: dict[str, ob
         Leases("http://localhost:1", None, "far", "here", math.inf)
 
 
+@pytest.mark.parametrize("seconds", [-1, math.nan, None, "60", True])
+@pytest.mark.parametrize("name", ["timeout_s", "patience_s"])
+def test_a_time_that_is_no_number_of_seconds_is_refused(name: str, seconds: object) -> None:
+    with pytest.raises(SpecError, match=f"{name}: expected a number of seconds, got"):
+        Client("http://localhost:1", **{name: seconds})  # type: ignore[arg-type]
+
+
+def test_no_answer_can_be_there_at_once() -> None:
+    with pytest.raises(SpecError, match="timeout_s: expected a number of seconds above 0"):
+        Client("http://localhost:1", timeout_s=0)
+
+
 def test_a_value_that_contains_itself_is_refused() -> None:
     """A mapping in YAML can contain itself."""
     space: dict[str, object] = {}

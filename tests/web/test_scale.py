@@ -106,6 +106,9 @@ def test_the_numbers_of_curves_include_every_report(visit: Open, service: Servic
     page = visit(f"/experiments/{record.public_id}")
     menus = page.get_by_role("group", name="Save this chart")
     assert sorted(saved(page, menus.first)) == sorted(every)
+    with page.expect_response(re.compile(r"/curves\?.*\bfrom=100\b")):
+        page.goto(f"{service.url}/experiments/{record.public_id}?zoom=100,200,0,1")
+    assert sorted(saved(page, menus.first)) == sorted(every)
     page.goto(f"{service.url}/trials/{trials[1]}")
     assert saved(page, menus.first) == every[1000:2000]
     page.goto(f"{service.url}/compare?trials={trials[0]},{trials[2]}")

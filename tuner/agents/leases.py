@@ -6,7 +6,9 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -25,6 +27,8 @@ PATIENCE_S = 3600.0
 """Seconds for which a call is repeated if the service does not answer. The trial may have to wait this long."""
 AT_ONCE = 1000
 """The maximum number of reports that are sent in one call. A service that does not answer for a while gets many afterwards."""
+BYTES_AT_ONCE = 8 << 20
+"""The maximum size of their metrics in bytes, unless one report alone has more. A service refuses bodies of more than 16 MiB."""
 _JSON = {"content-type": "application/json"}
 _NO_TRIAL = 204
 _NOT_FOUND = 404
@@ -55,7 +59,6 @@ class Leases:
         with protocol.proxies_named():
             self._http = httpx.AsyncClient(
                 headers=headers,
-                timeout=httpx.Timeout(CALL_S, connect=10.0),
                 verify=verify,
                 trust_env=not protocol.is_here(self.address),
             )
@@ -92,14 +95,9 @@ class Leases:
 
         The action is "continue", unless a user or the scheduler has decided to interrupt the trial in the meantime.
         """
-        for at in range(0, len(reports), AT_ONCE):
-            part = reports[at : at + AT_ONCE]
-            *earlier, last = (_written(lease, report) for report in part)
-            for one in earlier:
-                one.pop("waits")
-            if part[-1].last:
-                last["last"] = True
-            said = await self._post_about(lease, "reports", {**last, "earlier": earlier})
+        begun = time.monotonic()
+        for part in _parts(reports):
+            said = await self._post_about(lease, "reports", partial(_message, lease, part, begun))
         start = lease["iteration"]
         following = said["next_milestone"]
         verdict = Verdict(
@@ -120,7 +118,9 @@ class Leases:
 
         The action is "continue", or the verdict that the trial will get at its next report.
         """
-        found = await self._post_about(lease, "heartbeat", None, patience_s=0.0)
+        # A connection that is cut, or a service that hangs, must not use up the lease: the next heartbeat may get through.
+        timeout_s = min(CALL_S, lease["lease_s"] / 3)
+        found = await self._post_about(lease, "heartbeat", None, patience_s=0.0, timeout_s=timeout_s)
         return str(found["wanted"])
 
     async def log(self, lease: Assignment, chunks: Sequence[LogChunk]) -> None:
@@ -144,20 +144,25 @@ class Leases:
             pass
 
     async def _post_about(
-        self, lease: Assignment, call: str, body: Any, patience_s: float = PATIENCE_S
+        self, lease: Assignment, call: str, body: Any, patience_s: float = PATIENCE_S, timeout_s: float = CALL_S
     ) -> dict[str, Any]:
-        return await self._post(lease["experiment_id"], f"/{lease['lease']}/{call}", body, patience_s)
+        return await self._post(lease["experiment_id"], f"/{lease['lease']}/{call}", body, patience_s, timeout_s)
 
-    async def _post(self, experiment: str, path: str, body: Any, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    async def _post(
+        self, experiment: str, path: str, body: Any, patience_s: float = PATIENCE_S, timeout_s: float = CALL_S
+    ) -> dict[str, Any]:
+        """Send a body, or what a function returns as the body of each attempt, and return the answer."""
         url = f"{self.address}{protocol.API}/experiments/{quote(experiment, safe='')}/assignments{path}"
-        # Names of files that are not UTF-8 occur in errors and metrics. A database cannot store them either.
-        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         attempts = protocol.Attempts(safe=True, patience_s=patience_s, reached=self._reached)
+        timeout = protocol.timeout_of(timeout_s)
         while True:
             answer: httpx.Response | None = None
             error: httpx.TransportError | None = None
+            text = json.dumps(body() if callable(body) else body, ensure_ascii=False)
+            # Names of files that are not UTF-8 occur in errors and metrics. A database cannot store them either.
+            content = text.encode("utf-8", "replace")
             try:
-                answer = await self._http.post(url, content=content, headers=_JSON)
+                answer = await self._http.post(url, content=content, headers=_JSON, timeout=timeout)
                 self._reached = True
             except httpx.TransportError as raised:
                 error = raised
@@ -176,7 +181,32 @@ class Leases:
         return dict(protocol.body_of(answer) or {})
 
 
-def _written(lease: Assignment, report: Report) -> dict[str, Any]:
+def _parts(reports: Sequence[Report]) -> Iterator[list[Report]]:
+    """Yield the reports in order, in parts that a service takes at once."""
+    part: list[Report] = []
+    size = 0
+    for report in reports:
+        more = len(json.dumps(report.metrics)) if len(reports) > 1 else 0
+        if part and (len(part) == AT_ONCE or size + more > BYTES_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(report)
+        size += more
+    yield part
+
+
+def _message(lease: Assignment, reports: Sequence[Report], since: float) -> dict[str, Any]:
+    """Return the body of a call with these reports that is sent now. `since`: the time at which the reports had their ages."""
+    waited_s = time.monotonic() - since
+    *earlier, last = (_written(lease, report, waited_s) for report in reports)
+    for one in earlier:
+        one.pop("waits")
+    if reports[-1].last:
+        last["last"] = True
+    return {**last, "earlier": earlier}
+
+
+def _written(lease: Assignment, report: Report, waited_s: float) -> dict[str, Any]:
     start = lease["iteration"]
     return {
         "iteration": start + report.report_no,
@@ -184,7 +214,7 @@ def _written(lease: Assignment, report: Report) -> dict[str, Any]:
         "step": report.step,
         "checkpoint": None if report.checkpoint is None else _place(report.checkpoint),
         "offer": None if report.offer is None else start + report.offer,
-        "age_s": max(0.0, report.age),
+        "age_s": max(0.0, report.age) + waited_s,
         "waits": report.waits,
     }
 

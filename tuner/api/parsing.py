@@ -21,6 +21,11 @@ class Http(HttpToolsProtocol):
     _head: int | None = None
     _fields = 0  # the size in bytes of the fields of the head and the trailers
 
+    @property
+    def is_idle(self) -> bool:
+        """Return True if nothing has come since the last response. uvicorn then closes the connection after a while."""
+        return self._head is None and self.timeout_keep_alive_task is not None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", _Joining(transport, self.loop))

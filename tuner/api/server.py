@@ -22,6 +22,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 HEAD_S = 30.0
 """The time that a client may take to send the head of a request, in seconds."""
 
+IDLE_S = 75
+"""The time in seconds after which a connection without a request is closed.
+
+Load balancers and proxies keep their connections for 60 s. If the service closed one first, a request that is just being sent
+over it would be answered with 502.
+"""
+
 UNSENT_BYTES = 128 * 1024
 """The maximum number of unsent bytes that the kernel buffers for a connection.
 
@@ -56,6 +63,7 @@ class Server(uvicorn.Server):
             http="tuner.api.parsing:Http" if find_spec("httptools") else "h11",
             loop="uvloop" if find_spec("uvloop") else "asyncio",
             proxy_headers=False,
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=grace_s,
         )
         super().__init__(config)
@@ -85,12 +93,14 @@ class Server(uvicorn.Server):
     def _close_slow_connections(self) -> None:
         """Close the connections that have been waiting for the head of a request for too long.
 
-        uvicorn itself closes only connections that send nothing at all after a request.
+        uvicorn itself closes only connections that send nothing at all after a request, after `IDLE_S`.
         """
         now, before, self._waiting = time.monotonic(), self._waiting, {}
         for connection in list(self.server_state.connections):
             last: Any = getattr(connection, "cycle", None)  # the request that is being answered, or the last one
             if last is not None and not last.response_complete:
+                continue
+            if getattr(connection, "is_idle", False):
                 continue
             seen, since = before.get(connection, (last, now))
             self._waiting[connection] = last, since if seen is last else now

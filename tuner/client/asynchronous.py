@@ -21,8 +21,9 @@ import httpx
 from tuner.api import schemas
 from tuner.client.protocol import (
     API,
-    CREATE_S,
+    CONNECT_S,
     IDEMPOTENT,
+    LONG_S,
     PAGE,
     Attempts,
     Event,
@@ -33,6 +34,7 @@ from tuner.client.protocol import (
     check_body,
     check_configurations,
     check_headers,
+    check_seconds,
     folder_of,
     headers_of,
     is_here,
@@ -40,6 +42,7 @@ from tuner.client.protocol import (
     proxies_named,
     read,
     space_patch,
+    timeout_of,
     tls_of,
     unreachable,
 )
@@ -81,7 +84,7 @@ class AsyncClient:
     Args:
         address: the URL of the service. None: the value of TUNER_ADDRESS.
         token: a token that `tuner token create` has printed. None: the value of TUNER_TOKEN, if it is set.
-        timeout_s: seconds to wait for the answer to a request.
+        timeout_s: seconds to wait for the answer to a request; at least 600 for one with a spec or with code, and for a deletion.
         patience_s: seconds after which a failed request is no longer retried.
         transport: an httpx transport to use instead of the network.
     """
@@ -96,6 +99,8 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address_of(address)
+        timeout = timeout_of(timeout_s)
+        check_seconds("patience_s", patience_s)
         self._token, self._patience_s, self._timeout_s, self._transport = token, patience_s, timeout_s, transport
         self._reached = False  # True once the service has answered a request
         self._borrows = False  # True if the transport is another client's, which closes it
@@ -104,7 +109,7 @@ class AsyncClient:
             self._http = httpx.AsyncClient(
                 base_url=self.address,
                 headers=headers,
-                timeout=httpx.Timeout(timeout_s, connect=10.0),
+                timeout=timeout,
                 verify=verify,
                 trust_env=not is_here(self.address),
                 transport=transport,
@@ -123,6 +128,10 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+    @property
+    def _long_s(self) -> float:
+        return max(LONG_S, self._timeout_s)
 
     def with_patience(self, patience_s: float) -> AsyncClient:
         """Return a new client of the same service with another `patience_s`. It shares the `transport`, if one was given."""
@@ -179,7 +188,7 @@ class AsyncClient:
         refuse_while_importing("AsyncClient.create")
         key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         data = await self.request(
-            "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=max(CREATE_S, self._timeout_s)
+            "POST", "/experiments", body=dict(spec), headers=key, safe=True, timeout_s=self._long_s
         )
         return AsyncExperimentHandle(self, read(schemas.Experiment, data).id)
 
@@ -199,9 +208,8 @@ class AsyncClient:
         try:
             await self.request("GET", f"/bundles/{name}")
         except NotFound:
-            await self._send(
-                "PUT", f"{API}/bundles/{name}", None, None, {"Content-Type": "application/zip"}, True, content=content
-            )
+            kind = {"Content-Type": "application/zip"}
+            await self._send("PUT", f"{API}/bundles/{name}", None, None, kind, True, self._long_s, content)
         return name
 
     async def dry_run(
@@ -214,7 +222,7 @@ class AsyncClient:
             params={"configurations": configurations, "seconds_per_iteration": seconds_per_iteration},
             body=dict(spec),
             safe=True,
-            timeout_s=max(CREATE_S, self._timeout_s),
+            timeout_s=self._long_s,
         )
         return read(schemas.DryRun, data)
 
@@ -383,7 +391,7 @@ class AsyncClient:
         check_body(body)
         check_headers(headers)
         attempts = Attempts(method in IDEMPOTENT if safe is None else safe, self._patience_s, self._reached)
-        timeout = self._http.timeout if timeout_s is None else httpx.Timeout(timeout_s, connect=10.0)
+        timeout = timeout_of(self._timeout_s if timeout_s is None else timeout_s)
         while True:
             answer, error = None, None
             try:
@@ -434,7 +442,7 @@ class AsyncClient:
             answer: httpx.Response | None = None
             try:
                 # The service sends at least a comment every 15 s.
-                timeout = httpx.Timeout(self._timeout_s, connect=10.0)
+                timeout = timeout_of(self._timeout_s)
                 asked: dict[str, Any] = {"params": {"after": after}, "headers": last, "timeout": timeout}
                 async with self._http.stream("GET", f"{API}{path}", **asked) as answer:
                     self._reached = attempts.reached = True
@@ -596,7 +604,7 @@ class AsyncExperimentHandle:
             body={"changes": dict(changes or {}), "learn": learn},
             headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
             safe=True,
-            timeout_s=CREATE_S,
+            timeout_s=self.client._long_s,
         )
         return AsyncExperimentHandle(self.client, read(schemas.Experiment, data).id)
 
@@ -635,7 +643,8 @@ class AsyncExperimentHandle:
 
     async def delete(self, *, force: bool = False) -> None:
         """Delete the experiment with its trials, checkpoints and logs. With `force`, kill it first if it has not ended."""
-        await self.client.request("DELETE", await self._path(), params={"force": force or None}, safe=False)
+        path, params = await self._path(), {"force": force or None}
+        await self.client.request("DELETE", path, params=params, safe=False, timeout_s=self.client._long_s)
 
     async def trials(
         self,
@@ -987,7 +996,7 @@ class AsyncTrialHandle:
         params = plain({"rank": rank, "segment": segment, "follow": True})
         try:
             async with self.client._http.stream(
-                "GET", path, params=params, timeout=httpx.Timeout(None, connect=10.0)
+                "GET", path, params=params, timeout=httpx.Timeout(None, connect=CONNECT_S)
             ) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()

@@ -33,8 +33,12 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 BROKEN = frozenset({502, 503, 504})
 """Status codes that a proxy returns if it cannot reach the service. The request may have been carried out nevertheless."""
 PAGE = 1000
-CREATE_S = 300.0
-"""Seconds to wait for the answer to a request with a spec, since the service first imports the training function."""
+LONG_S = 600.0
+"""Seconds to wait for the answer to a request for which the service imports a training function, or stores or deletes files."""
+CONNECT_S = 10.0
+"""Seconds that a connection may take to open."""
+LONGEST_S = 1e6
+"""The longest timeout in seconds: sockets take no infinity."""
 _PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 FIRST_CONTACT_S = 2.0
 """The time limit in seconds for connecting to a service that has never answered. It is short: the address is probably wrong."""
@@ -120,6 +124,20 @@ def space_patch(space: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = None if value is None else Space.from_python({"it": value}).to_json()["it"]
     return found
+
+
+def timeout_of(timeout_s: float) -> httpx.Timeout:
+    """Return the timeout of a request whose answer may take this many seconds. Raise SpecError if it is not above 0."""
+    check_seconds("timeout_s", timeout_s)
+    if timeout_s == 0:
+        raise SpecError("expected a number of seconds above 0, got 0", "/timeout_s")
+    return httpx.Timeout(min(timeout_s, LONGEST_S), connect=CONNECT_S)
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """Raise SpecError unless the argument with this name is a number that is at least 0; infinity is one."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise SpecError(f"expected a number of seconds, got {show(seconds)}", f"/{name}")
 
 
 def plain(params: Mapping[str, Any] | None) -> dict[str, Any]:

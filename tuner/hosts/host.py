@@ -89,7 +89,7 @@ class Host:
         self._serving = self._adopting = False
         self._attended_at = float("-inf")  # time of the last call from a service
         self._news: list[str] = []  # lines for the log of the service
-        self._candidates = Candidates(self.store, self.owner)
+        self._candidates = Candidates(self.store, self.owner, self.settings.lease_s)
         self.driving = Driving(self, self._candidates)
         self.room = Room(self.executor, self.executors, self.driving.named, self.segments)
         self._reading = True  # whether the last read of the database succeeded

@@ -111,9 +111,12 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
         connection(b"") as silent,
         connection(begin + b"X-Slow: ") as slow,
         connection(begin + b"\r\n" + begin) as second,
+        contextlib.closing(http.client.HTTPConnection(host, int(port))) as idle,
         contextlib.closing(http.client.HTTPConnection(host, int(port))) as busy,
     ):
         slow.sendall(b"x")
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read()
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             busy.request("GET", "/healthz")  # fails if the server has closed this connection
@@ -121,6 +124,10 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
             time.sleep(0.05)
         closed = [b"".join(iter(lambda one=one: one.recv(1000), b"")) for one in (silent, slow, second)]  # type: ignore[misc]
         assert [answer[:12] for answer in closed] == [b"", b"", b"HTTP/1.1 200"]
+        before = idle.sock
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read()
+        assert idle.sock is before
 
 
 def test_trailers_without_end_are_refused_and_a_long_body_before_a_head_is_not(server: str) -> None:

@@ -10,6 +10,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,23 @@ def test_commands_that_show_only_trials_read_neither_the_reports_nor_the_decisio
     assert output("best", "halved") == best
     assert json.loads(output("show", "halved", "--json"))["best"] == json.loads(best)
     assert len(output("export", "halved", "-", "--format", "csv").splitlines()) == 7
+
+
+def test_times_are_in_the_zone_of_this_machine(
+    search: Search, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = sqlite_store.experiments.get(search.public_id)
+    *_, first = sqlite_store.log.decisions(record.id).items
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    try:
+        listed, told = output("ls"), output("explain", "halved")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    zone = timezone(timedelta(hours=-5))
+    assert listed.startswith(f"{datetime.fromtimestamp(record.created_at, zone):%Y-%m-%d %H:%M:%S}  exp_")
+    assert told.startswith(f"{datetime.fromtimestamp(first.time, zone):%Y-%m-%d %H:%M:%S}  ")
 
 
 def test_show_says_why_a_trial_has_not_started(search: Search, sqlite_url: str) -> None:

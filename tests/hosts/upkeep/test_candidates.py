@@ -105,20 +105,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.mark.usefixtures("candidates")
+@pytest.mark.parametrize("lease_s", [30.0, 300.0])
 def test_a_lease_that_is_renewed_is_left_alone_even_if_it_seems_to_have_expired(
-    candidates: Candidates, sqlite_store: Store, clock: list[float]
+    sqlite_store: Store, clock: list[float], lease_s: float
 ) -> None:
     """The clock of its owner is behind by more than the lease. Its experiments were taken over, and lost their progress."""
-    made = create(sqlite_store, "api")
-    epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, 30.0, NOW - 3600.0)
-    for second in range(60):
-        clock[0] = float(second)
-        if second % 10 == 0:
-            sqlite_store.drivers.renew(made.id, epoch, 30.0, NOW - 3600.0 + second)
+    candidates = Candidates(sqlite_store, "this host", lease_s)
+    made, thirtieth = create(sqlite_store, "api"), lease_s / 30
+    epoch = sqlite_store.drivers.claim(made.id, ELSEWHERE, lease_s, NOW - 3600.0)
+    for step in range(60):
+        clock[0] = step * thirtieth
+        if step % 10 == 0:
+            sqlite_store.drivers.renew(made.id, epoch, lease_s, NOW - 3600.0 + clock[0])
         assert to_drive(candidates) == {}
-    clock[0] = 61.0
+    clock[0] = 61 * thirtieth
     assert to_drive(candidates) == {}
-    clock[0] = 62.0
+    clock[0] = 62 * thirtieth
     assert set(to_drive(candidates)) == {made.id}, "its owner is gone"
 
 

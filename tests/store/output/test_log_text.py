@@ -107,6 +107,9 @@ def test_search_finds_whole_lines_in_any_case() -> None:
     found = text_of(parts, LogQuery(search="LINE 9"), True)
     assert found.text.split("\n") == ["line 9", *(f"line 9{n}" for n in range(10)), ""]
     assert text_of(parts, LogQuery(search="line 9", tail=2), True).text == "line 98\nline 99\n"
+    assert text_of(parts, LogQuery(search="line 9", limit=20), True).text == "line 98\nline 99\n"
+    assert text_of(parts, LogQuery(search="line 9", limit=16), True).text == "line 98\nline 99\n"
+    assert text_of(parts, LogQuery(search="line 99", limit=3), True).text == "99\n"
     assert text_of(parts, LogQuery(search="nothing"), True).text == ""
     assert text_of(pieces((0, 7), (21, 28)), LogQuery(search="line"), True) == LogText(0, 28, "line 0\nline 3\n", 14)
     assert replace(text_of(parts, LogQuery(search="line"), True), text="") == LogText(0, len(FILE), "", 0)

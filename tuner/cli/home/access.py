@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from tuner.domain.timestamps import rfc3339_or_none
@@ -74,4 +74,4 @@ def _store(settings: Settings) -> Iterator[Store]:
 
 
 def _day(time: str) -> str:
-    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M}"
+    return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"

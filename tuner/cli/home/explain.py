@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from tuner.cli.json_text import dumps
@@ -52,7 +52,7 @@ def decisions_about(
             row = {"seq": decision.seq, "time": decision.time, "kind": decision.kind, "trial": decision.trial}
             yield dumps({**row, "reason": decision.reason, "state": decision.state, "payload": decision.payload})
         else:
-            yield line(datetime.fromtimestamp(decision.time, UTC), decision.trial, decision.kind, decision.reason)
+            yield line(datetime.fromtimestamp(decision.time), decision.trial, decision.kind, decision.reason)
     if failure is not None and not as_json:
         yield from failed(failure)
 
@@ -60,7 +60,7 @@ def decisions_about(
 def line(when: datetime, trial: int | None, kind: str, reason: str) -> str:
     """Return the line that shows one decision. If `trial` is None, the decision is about the whole experiment."""
     who = f"trial {trial}" if trial is not None else "experiment"
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}  {who:<10}  {kind:<8}  {reason}"
+    return f"{when.astimezone():%Y-%m-%d %H:%M:%S}  {who:<10}  {kind:<8}  {reason}"
 
 
 def failed(failure: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
 from tuner.domain.states import ExperimentState
@@ -26,7 +26,7 @@ class Filters(TypedDict):
 class Listed(NamedTuple):
     """The row of one experiment in `tuner ls`. `best` is its best value, if there is one."""
 
-    created: datetime
+    created: datetime  # in the time zone of this machine
     id: str
     state: ExperimentState
     trials: int
@@ -61,7 +61,7 @@ def experiments(settings: Settings, wanted: Filters, limit: int) -> Iterator[str
 def _listed(record: ExperimentRecord, now: float) -> Listed:
     best = record.best
     return Listed(
-        created=datetime.fromtimestamp(record.created_at, UTC),
+        created=datetime.fromtimestamp(record.created_at),
         id=record.public_id,
         state=record.state,
         trials=sum(record.counts.values()),

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,7 +235,7 @@ def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:
     """Return the wanted experiments of the service, newest first, as `tuner ls` shows them."""
     return [
         Listed(
-            created=datetime.fromisoformat(one.created_at).astimezone(UTC),
+            created=datetime.fromisoformat(one.created_at).astimezone(),
             id=one.id,
             state=ExperimentState(one.state),
             trials=one.trials,

@@ -507,7 +507,7 @@ MOST_SHOWN = 10
 
 
 def _day(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def never_driven(store: Store, experiment: str, why: str) -> None:

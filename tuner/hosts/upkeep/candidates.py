@@ -21,11 +21,13 @@ EXPIRED_S = 2.0
 
 A holder that could not reach the database for a while renews its leases soon after the database is reachable again.
 """
+DEFAULT_LEASE_S = 30.0
+"""The default of TUNER_LEASE_S."""
 WITNESS_S = 12.0
 """Seconds for which an expired lease must not have changed, either, before it is taken from such a holder.
 
 A holder whose clock is behind renews leases that seem to have expired. It does so every 10 s by default (a third of
-TUNER_LEASE_S).
+TUNER_LEASE_S). With a longer TUNER_LEASE_S, this time is longer, too.
 """
 
 
@@ -58,10 +60,12 @@ class Candidates:
     Args:
         store: the store that has the experiments.
         owner: the name under which the host holds leases.
+        lease_s: the length of a lease, which the holders of expired ones are assumed to use, too.
     """
 
-    def __init__(self, store: Store, owner: str) -> None:
+    def __init__(self, store: Store, owner: str, lease_s: float = DEFAULT_LEASE_S) -> None:
         self._store, self._owner = store, owner
+        self._longer = max(1.0, lease_s / DEFAULT_LEASE_S)
         self._dead: set[str] = set()  # owners that are known to be dead, on any machine
         self._offered: set[str] = set()  # public ids
         # experiment -> (epoch and end of its lease, time since when the lease has been seen so); of expired leases, and of others
@@ -132,7 +136,7 @@ class Candidates:
                 since = _since(before, record.id, lease, now)
                 self._expired[record.id] = (lease, since)
                 unchanged_since = min(since, _since(self._leased, record.id, lease, now))
-                if now >= max(since + EXPIRED_S, unchanged_since + WITNESS_S):
+                if now >= max(since + EXPIRED_S, unchanged_since + WITNESS_S * self._longer):
                     yield record
 
     def _left_by_the_dead(self, now: float, free: Collection[int]) -> list[ExperimentRecord]:

@@ -192,7 +192,10 @@ def _matches(loaded: Loaded, search: str, query: LogQuery) -> LogText:
     ]
     if query.tail is not None:
         found = found[-query.tail :] if query.tail else []
-    text = "".join(f"{line}\n" for line in found)[-query.limit :]
+    text = "".join(f"{line}\n" for line in found)
+    if len(text) > query.limit:
+        cut = text[-query.limit - 1 :]  # one more, since a line may begin just at the limit
+        text = cut.partition("\n")[2] or cut[1:]  # part of a line could be mistaken for a whole one
     gaps = sum(after[0] - (before[0] + len(before[1])) for before, after in pairwise(runs))
     end = runs[-1][0] + len(runs[-1][1]) if runs else 0
     return LogText(0, end, text, gaps + (runs[0][0] if runs else 0))

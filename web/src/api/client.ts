@@ -432,8 +432,10 @@ export const api = {
     answered(http.PATCH("/api/v1/projects/{project}", { params: { path: { project } }, body: body as never })),
   cluster: (signal?: AbortSignal) =>
     timely(signal, (both) => answered(http.GET("/api/v1/cluster", { signal: both }), signal)),
-  audit: (signal?: AbortSignal) =>
-    answered(http.GET("/api/v1/audit", { params: { query: { page_size: 200 } }, ...aborting(signal) }), signal),
+  audit: (signal?: AbortSignal, token?: string) => {
+    const query = token === undefined ? { page_size: 200 } : { page_size: PAGE, page_token: Number(token) };
+    return answered(http.GET("/api/v1/audit", { params: { query }, ...aborting(signal) }), signal);
+  },
   /** `where`: conditions of the service; only trials that meet them are used. */
   importance: (id: string, metric: string | null, where: readonly string[], signal?: AbortSignal) =>
     answered(
@@ -461,7 +463,7 @@ export const api = {
   },
   logs: (
     id: string,
-    query: { rank?: number; segment?: number; tail?: number; search?: string },
+    query: { rank?: number; segment?: number; tail?: number; limit?: number; search?: string },
     signal?: AbortSignal,
   ) =>
     answered(

@@ -17,6 +17,11 @@ describe("rungs", () => {
     expect(of({ type: "hyperband", max_t: 81, reduction_factor: 3 })).toEqual([1, 3, 9, 27]);
   });
 
+  it("are all there even if the reduction factor is small", () => {
+    const many = of({ type: "asha", max_t: 1000, grace_period: 1, reduction_factor: 1.1 });
+    expect([many.length, many.at(-1)]).toEqual([73, 955.593817727]);
+  });
+
   it("may be fractions, as of hours or epochs", () => {
     expect(of({ type: "asha", max_t: 4, grace_period: 0.1, reduction_factor: 3 })).toEqual([0.1, 0.3, 0.9, 2.7]);
     expect(of({ type: "hyperband", max_t: 2.5, reduction_factor: 3 })).toEqual([]);

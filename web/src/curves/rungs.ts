@@ -3,7 +3,6 @@
 import type { Experiment } from "../api/types";
 
 const HALVING: ReadonlySet<unknown> = new Set(["asha", "asha_promotion", "hyperband"]);
-const MOST = 40;
 
 /** Return the levels of all brackets up to the longest trial, in units of time_attr, in ascending order. Empty for other schedulers. */
 export function rungLevels({
@@ -19,7 +18,8 @@ export function rungLevels({
   if (end === null || eta <= 1) return [];
   // HyperBand's rungs are max_t divided by powers of eta. ASHA's rungs are the grace period multiplied by powers of eta.
   const levels: number[] = [];
-  for (let k = 0; k < MOST; k++) {
+  // They are not too many: the service takes no reduction factor below 1.1.
+  for (let k = 0; ; k++) {
     const level = options["type"] === "hyperband" ? Math.floor(end / eta ** (k + 1)) : plain(grace * eta ** k);
     if (level >= end || level === 0) break;
     levels.push(level);

@@ -323,15 +323,13 @@ export function useFinerCurves(
   return wanted ? query.data : undefined;
 }
 
-/** Return the curves with every report, in place of those at the resolution of a screen. `part`: the visible part of the axis. */
+/** Return the curves with every report, in place of those at the resolution of a screen. */
 export async function withEveryReport(
   { id, thinned_at }: Pick<Experiment, "id" | "thinned_at">,
   curves: Curves,
-  part: Range | null = null,
 ): Promise<Curves> {
   if (curves.width === 1) return curves;
-  const visible = part && { from: part.min, to: part.max };
-  const query = { metric: curves.metric, across: curves, points: EVERY_POINT, ...visible };
+  const query = { metric: curves.metric, across: curves, points: EVERY_POINT };
   // The service returns only so many points at once. It says with `width` how many times as many there are.
   const complete = async ({ width, series }: Curves): Promise<Series[]> => {
     if (width === 1 || series.length < 2) return series;

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, cleanup, render, screen } from "@testing-library/react";
 import { createMemoryRouter, RouterProvider } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -9,10 +9,13 @@ import ExperimentPage from "./ExperimentPage";
 afterEach(() => void vi.restoreAllMocks());
 
 /** Open an address of a service with these experiments. Return the router. */
-function open(path: string, items: { id: string; name: string }[], more: typeof items = []) {
-  vi.spyOn(api, "experiments").mockImplementation(({ page_token }) => {
+function open(path: string, items: { id: string; name: string; archived_at?: string }[], more: typeof items = []) {
+  vi.spyOn(api, "experiments").mockImplementation(({ page_token, archived }) => {
     const page = page_token ? { items: more } : { items, next_page_token: more.length ? "more" : null };
-    return Promise.resolve(page as never);
+    return Promise.resolve({
+      ...page,
+      items: page.items.filter((one) => archived === "all" || !one.archived_at === (archived !== "yes")),
+    } as never);
   });
   vi.spyOn(api, "experiment").mockImplementation((id) =>
     id === "exp_lr sweep"
@@ -86,6 +89,21 @@ it("lists the experiments if several have the name", async () => {
   expect(await screen.findByText("the list")).toBeTruthy();
   expect(router.state.location.search).toBe("?name=my%20digits");
   expect(api.experiment).not.toHaveBeenCalled();
+});
+
+it("opens an archived experiment by its name, unless one that is not archived has it", async () => {
+  const archived = { id: "exp_2", name: "digits", archived_at: "2026-01-02T03:04:05Z" };
+  const router = open("/experiments/digits", [archived]);
+  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_2"));
+  cleanup();
+  const other = open("/experiments/digits", [archived, { id: "exp_1", name: "digits" }]);
+  await vi.waitFor(() => expect(other.state.location.pathname).toBe("/experiments/exp_1"));
+});
+
+it("lists archived experiments if only their names contain the text", async () => {
+  const router = open("/experiments/digit", [{ id: "exp_2", name: "digits", archived_at: "2026-01-02T03:04:05Z" }]);
+  expect(await screen.findByText("the list")).toBeTruthy();
+  expect(router.state.location.search).toBe("?name=digit&archived=yes");
 });
 
 /** Open an experiment with two objectives of which the service returns `sampled` trials, all on the front, of `total` trials. */

@@ -66,23 +66,27 @@ export default function ExperimentPage() {
   return id.startsWith("exp_") ? <Identified id={id} /> : <Named name={id} />;
 }
 
-/** Open the experiment that has this name, with the same choices. If there is not exactly one, list those whose names contain it. */
+/**
+ * Open the experiment that has this name, with the same choices. If there is not exactly one, list those whose names contain it.
+ * Archived experiments count only if no other one fits.
+ */
 function Named({ name }: { name: string }) {
   const { search } = useLocation();
   const query = useQuery({
     queryKey: [...keys.experiments, "named", name],
-    queryFn: ({ signal }) => all((token) => api.experiments({ name, page_size: 200, ...from(token) }, signal)),
+    queryFn: ({ signal }) =>
+      all((token) => api.experiments({ name, archived: "all", page_size: 200, ...from(token) }, signal)),
   });
   if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={480} />;
-  const [found, ...others] = query.data.filter((one) => one.name === name);
+  const named = query.data.filter((one) => one.name === name);
+  const present = named.filter((one) => !one.archived_at);
+  const [found, ...others] = present.length > 0 ? present : named;
   const only = found && !others.length;
-  return (
-    <Navigate
-      replace
-      to={only ? `/experiments/${found.id}${search}` : `/experiments?name=${encodeURIComponent(name)}`}
-    />
-  );
+  const near = found ? named : query.data;
+  const archived = near.length > 0 && near.every((one) => one.archived_at);
+  const list = `/experiments?name=${encodeURIComponent(name)}${archived ? "&archived=yes" : ""}`;
+  return <Navigate replace to={only ? `/experiments/${found.id}${search}` : list} />;
 }
 
 function Identified({ id }: { id: string }) {

@@ -71,3 +71,29 @@ it("shows what others create and delete meanwhile, and drops a webhook that is g
   fireEvent.click(screen.getByRole("button", { name: "Delete permanently https://example.com" }));
   await screen.findByText(/No webhooks yet/);
 });
+
+it("shows the latest changes even if hundreds of checks of a spec came after them", async () => {
+  const entry = { actor: "ada", time: "2026-03-03T12:00:00Z", status: 200, address: "::1", created: null };
+  const check = { ...entry, method: "POST", path: "/api/v1/experiments/dry-run" };
+  const checks = Array.from({ length: 200 }, (_, id) => ({ ...check, id: String(900 - id) }));
+  const pause = { ...entry, id: "7", method: "POST", path: "/api/v1/experiments/exp_0123456789abcdef0123/pause" };
+  for (const name of ["tokens", "projects", "webhooks"] as const)
+    vi.spyOn(api, name).mockResolvedValue({ items: [] });
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "admin" } as never);
+  vi.spyOn(api, "audit").mockImplementation((_, token) => {
+    const page =
+      token === "701" ? { items: [pause], next_page_token: null } : { items: checks, next_page_token: "701" };
+    return Promise.resolve(page as never);
+  });
+  render(
+    <MantineProvider env="test">
+      <QueryClientProvider client={new QueryClient()}>
+        <MemoryRouter>
+          <SettingsPage />
+        </MemoryRouter>
+      </QueryClientProvider>
+    </MantineProvider>,
+  );
+  const changes = await screen.findByRole("region", { name: "Latest changes" });
+  expect(changes.textContent).toContain("paused exp_0123456789abcdef0123");
+});

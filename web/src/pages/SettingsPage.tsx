@@ -13,7 +13,7 @@ import { ProblemBox } from "../parts/common/Problem";
 import { Snippet } from "../parts/experiments/FirstExperiment";
 import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
-import { changesAmong, outcome, pageOf, said } from "./audit";
+import { changesAmong, MOST_CHANGES, outcome, pageOf, said } from "./audit";
 import classes from "./SettingsPage.module.css";
 import { ProjectInput, Projects, REFRESH_MS } from "./Projects";
 import { Webhooks } from "./Webhooks";
@@ -220,16 +220,30 @@ function Revoke({ id, name }: { id: string; name: string }) {
   );
 }
 
+/** The number of further pages of the audit trail in which changes are looked for. */
+const MOST_PAGES = 10;
+
+/** Read the latest changes. Hundreds of checks of a spec may come after them, which do not count. */
+async function latestChanges(signal: AbortSignal) {
+  let page = await api.audit(signal);
+  let found = changesAmong(page.items);
+  for (let more = 0; more < MOST_PAGES && found.length < MOST_CHANGES && page.next_page_token; more++) {
+    page = await api.audit(signal, page.next_page_token);
+    found = changesAmong([...found, ...page.items]);
+  }
+  return found;
+}
+
 function Audit() {
   const audit = useQuery({
     queryKey: ["audit"],
-    queryFn: ({ signal }) => api.audit(signal),
+    queryFn: ({ signal }) => latestChanges(signal),
     refetchInterval: REFRESH_MS,
   });
   if (audit.isError && !audit.data)
     return <ProblemBox error={audit.error} what="audit trail" retry={() => void audit.refetch()} />;
   if (!audit.data) return <Skeleton height={120} />;
-  const changes = changesAmong(audit.data.items);
+  const changes = audit.data;
   return (
     <Panel flush title="Latest changes" aside={<CopyMenu call={settingsCall("audit")} />}>
       {changes.length === 0 ? (

@@ -68,13 +68,16 @@ export function said(method: string, path: string, created: string | null = null
   return { words: `${method} ${path}`, subject: null, made: created };
 }
 
+/** The number of changes that the page shows. */
+export const MOST_CHANGES = 50;
+
 /**
  * The latest entries that changed something, or that failed. The form for a new experiment checks its spec whenever the user
  * stops typing. These checks are left out, unless the user may not make them or the service failed.
  */
 export function changesAmong<T extends { method: string; path: string; status: number }>(
   entries: readonly T[],
-  most = 50,
+  most = MOST_CHANGES,
 ): T[] {
   return entries
     .filter(({ method, path, status }) => said(method, path).words !== CHECKED || isOdd(status))

@@ -29,11 +29,7 @@ Iteration = Annotated[
 MetricName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=PRINTABLE)]
 Metrics = Annotated[
     dict[MetricName, float | None],
-    Field(
-        max_length=1000,
-        description="the values of the metrics by name; null stands for NaN",
-        examples=[{"loss": 0.71}],
-    ),
+    Field(description="the values of the metrics by name; null stands for NaN", examples=[{"loss": 0.71}]),
 ]
 Step = Annotated[
     int | None,

@@ -110,8 +110,7 @@ export function CurvesPanel({
     const best = [...rank].filter(([number, place]) => place <= top && (only === null || only.has(number)));
     return new Set([...best.map(([number]) => number), ...colours.keys()]);
   }, [top, rank, only, colours]);
-  const save = async () =>
-    curves ? curvesRows(await withEveryReport(experiment, curves, finer && zoom ? zoom.x : null), drawn) : [];
+  const save = async () => (whole ? curvesRows(await withEveryReport(experiment, whole), drawn) : []);
   return (
     <Panel
       title={

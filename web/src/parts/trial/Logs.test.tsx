@@ -92,6 +92,15 @@ describe("the logs of a trial that has ended", () => {
     expect(logs).toHaveBeenCalledTimes(2);
   });
 
+  it("are shown from the beginning however many lines they have", async () => {
+    answer = [{ rank: 0, stream: "out", text: "epoch 9\n", complete: true }];
+    await show(3600);
+    expect(logs).toHaveBeenLastCalledWith("trl_1", expect.objectContaining({ tail: 500 }), expect.anything());
+    fireEvent.click(screen.getByRole("button", { name: "Show it from the beginning" }));
+    await pass(1);
+    expect(logs.mock.lastCall![1]).toEqual({ limit: 10_000_000, segment: 1 });
+  });
+
   it("are searched with the key /", async () => {
     answer = [];
     await show(3600);

@@ -14,9 +14,8 @@ import { ProblemBox } from "../common/Problem";
 import { useTyped } from "../common/useTyped";
 import { Loading } from "../common/Loading";
 
-/** The number of lines of each rank that are read, and the number if the user asks for more. */
+/** The number of lines of each rank that are read unless the user asks for more. */
 const TAIL = 500;
-const ALL = 200_000;
 const POLL_MS = 2000;
 const LATE_MS = 60_000; // after the end of a trial, how long the rest of its logs may take to come
 const LINE = 18;
@@ -48,8 +47,7 @@ export function Logs({ trial, address }: { trial: TrialWithSegments; address: Ad
       api.logs(
         trial.id,
         {
-          tail: whole ? ALL : TAIL,
-          ...(whole && { limit: 10_000_000 }),
+          ...(whole ? { limit: 10_000_000 } : { tail: TAIL }),
           ...(segment ? { segment } : {}),
           ...(rank ? { rank: Number(rank) } : {}),
           ...(search ? { search } : {}),

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen, waitFor } from "@testing-library/react";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
@@ -36,15 +36,8 @@ const EXPERIMENT = {
 };
 const SAVED = { id: "ckpt_1", step: 9, bytes: 2000, state: "ready", segment: 1, uri: "file:///a" };
 
-it.each([
-  ["viewer", []],
-  ["editor", ["Fork", "Pin", "Profile"]],
-])("offers the role %s only what it allows", async (role, offered) => {
-  vi.useFakeTimers({ shouldAdvanceTime: true });
-  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
-  vi.spyOn(api, "trial").mockResolvedValue(TRIAL as never);
-  const saved = { ...SAVED, pinned: false, actions: ["fork", "pin"] };
-  const checkpoints = vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);
+/** Show the trial with this tab. */
+function open(view: string) {
   render(
     <MantineProvider env="test">
       <QueryClientProvider client={new QueryClient()}>
@@ -55,12 +48,24 @@ it.each([
             rank={1}
             of={1}
             onSelect={() => {}}
-            address={{ get: (name) => (name === "view" ? "checkpoints" : null), set: () => {} }}
+            address={{ get: (name) => (name === "view" ? view : null), set: () => {} }}
           />
         </MemoryRouter>
       </QueryClientProvider>
     </MantineProvider>,
   );
+}
+
+it.each([
+  ["viewer", []],
+  ["editor", ["Fork", "Pin", "Profile"]],
+])("offers the role %s only what it allows", async (role, offered) => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+  vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role } as never);
+  vi.spyOn(api, "trial").mockResolvedValue(TRIAL as never);
+  const saved = { ...SAVED, pinned: false, actions: ["fork", "pin"] };
+  const checkpoints = vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);
+  open("checkpoints");
   await screen.findByText("Iteration 9");
   const names = () =>
     [...screen.queryAllByRole("button"), ...screen.queryAllByRole("tab")]
@@ -72,4 +77,22 @@ it.each([
   checkpoints.mockResolvedValue([{ ...saved, pinned: true, actions: ["fork", "unpin"] }] as never);
   await act(() => vi.advanceTimersByTimeAsync(5_000));
   await screen.findByText(/pinned: it is not deleted/);
+});
+
+it("reads older decisions of a trial that has many", async () => {
+  vi.spyOn(api, "session").mockResolvedValue({ required: false, name: "local", role: "admin" } as never);
+  vi.spyOn(api, "trial").mockResolvedValue(TRIAL as never);
+  const decision = { kind: "pause", trial_number: 4, time: "2026-01-02T03:04:05Z", state: "carried_out", payload: {} };
+  vi.spyOn(api, "decisions").mockImplementation(
+    (_, { page_token }) =>
+      Promise.resolve(
+        page_token === "older"
+          ? { items: [{ ...decision, seq: 1, reason: "the first" }], next_page_token: null }
+          : { items: [{ ...decision, seq: 2, reason: "the newest" }], next_page_token: "older" },
+      ) as never,
+  );
+  open("decisions");
+  fireEvent.click(await screen.findByRole("button", { name: "Older decisions" }));
+  await waitFor(() => expect(screen.queryByRole("button", { name: "Older decisions" })).toBeNull());
+  expect(api.decisions).toHaveBeenCalledTimes(2);
 });

@@ -1,5 +1,5 @@
 import { Anchor, Skeleton, Tabs } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Suspense, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Failure, Segment, Trial, TrialWithSegments } from "../../api/types";
@@ -120,14 +120,26 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
 }
 
 function OwnDecisions({ trial, onSelect }: { trial: TrialWithSegments; onSelect: (number: number) => void }) {
-  const query = useQuery({
+  const query = useInfiniteQuery({
     queryKey: keys.trialDecisions(trial.id),
-    queryFn: ({ signal }) => api.decisions(trial.experiment_id, { trial: trial.number, page_size: 500 }, signal),
+    queryFn: ({ pageParam, signal }) => {
+      const asked = { trial: trial.number, page_size: 200, ...(pageParam && { page_token: pageParam }) };
+      return api.decisions(trial.experiment_id, asked, signal);
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token ?? undefined,
   });
   if (query.isError && !query.data)
     return <ProblemBox error={query.error} what="list of decisions" retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton height={120} />;
-  return <DecisionLog decisions={query.data.items} onSelect={onSelect} height={460} />;
+  return (
+    <DecisionLog
+      decisions={query.data.pages.flatMap((page) => page.items)}
+      onSelect={onSelect}
+      height={460}
+      {...(query.hasNextPage && { onOlder: async () => void (await query.fetchNextPage()) })}
+    />
+  );
 }
 
 function Outcome({ trial }: { trial: TrialWithSegments }) {
