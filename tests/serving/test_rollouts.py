@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def client(app: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://model")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
 async def test_the_best_model_predicts_and_gives_way_to_a_better_one(home: Path) -> None:
@@ -128,6 +128,23 @@ async def test_what_json_lacks_is_explained_and_only_a_token_gets_in(tmp_path: P
         nan = await http.post("/predict", json={"inputs": "nan"})
         assert nan.status_code == 500, "the model is at fault, not the request"
         assert nan.json()["detail"] == "predict returned NaN or an infinity, which JSON cannot represent"
+
+
+async def test_no_web_page_reaches_a_model_without_a_token(tmp_path: Path) -> None:
+    """A page of any site could start a rollout, and one whose name resolves to 127.0.0.1 could also read predictions."""
+    rollouts = await Rollouts.start(lambda: a_release(1.0, tmp_path), InProcess(Strange))
+    async with client(application(lambda: rollouts)) as http:
+        for host, origin, status in (
+            ("evil.example.com", "http://evil.example.com", 421),
+            ("localhost:8100", "http://evil.example.com", 403),
+            ("localhost:8100", "http://localhost:8100", 200),
+            ("127.0.0.1:8100", None, 200),
+            ("[::1]:8100", None, 200),
+        ):
+            head = {"Host": host, **({} if origin is None else {"Origin": origin})}
+            assert (await http.post("/rollout", headers=head)).status_code == status, head
+            assert (await http.get("/info", headers=head)).status_code == status, head
+        assert (await http.get("/healthz", headers={"Host": "10.0.0.7"})).status_code == 200
 
 
 def test_what_cannot_be_served_says_so_before_anything_is_started(home: Path) -> None:

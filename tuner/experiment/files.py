@@ -11,25 +11,34 @@ from typing import BinaryIO, cast
 from tuner.errors import CheckpointError, Conflict
 from tuner.store import CheckpointRecord
 from tuner.trials.checkpoints.checkpoints import committed, where_now
-from tuner.trials.checkpoints.storage import Place, place
+from tuner.trials.checkpoints.storage import Place, is_within, place
 
 CHUNK = 1024 * 1024
 BLOCK = 512
 MOST_OPEN = 100
 
 
-def archive(record: CheckpointRecord, folder: str) -> Iterator[bytes]:
+def archive(record: CheckpointRecord, folder: str, *, by_agent: bool = False) -> Iterator[bytes]:
     """Yield a tar archive of a checkpoint's files, piece by piece, without writing it to the disk.
 
-    folder: where the checkpoints of its experiment are, to which a user may have moved it.
+    Args:
+        record: the checkpoint.
+        folder: where the checkpoints of its experiment are, to which a user may have moved it.
+        by_agent: True if an agent has named the checkpoint, and so may have named any file or host. Only `folder` is then read.
 
     Raises:
-        Conflict: the files are not available, since the checkpoint was deleted, is still being saved, or is on another node.
+        Conflict: the files are not available, since the checkpoint was deleted, is still being saved, is on another node, or
+            is elsewhere than an agent may name.
     """
     if record.state != "ready":
         raise Conflict(f"{record.public_id} has no files: it is {record.state}")
     try:
         uri = where_now(record.uri, folder)
+        if by_agent and not is_within(folder, uri):
+            raise Conflict(
+                f"{record.public_id} is at {record.uri}, as its agent says; the service reads checkpoints of agents only below "
+                f"{folder}, so read this one there yourself"
+            )
         files = committed(uri).files
         pieces = _pieces(place(uri), {name: size for name, (size, _) in files.items() if _is_safe(name)})
         next(pieces)  # opens the files

@@ -20,7 +20,6 @@ from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts, without_parts
 from tuner.errors import CheckpointUnreachable, SpecError
 from tuner.experiment.code.by_value import runnable_parts, runnable_space
-from tuner.hosts.agents.messages import is_within
 from tuner.hosts.executor import Executor
 from tuner.hosts.executors import Executors
 from tuner.hosts.helpers.judge import Judge
@@ -36,7 +35,7 @@ from tuner.store import Store
 from tuner.store.records import CodeRecord, ExperimentRecord
 from tuner.trials.checkpoints.checkpoints import where_now
 from tuner.trials.checkpoints.objects import Stored
-from tuner.trials.checkpoints.storage import is_local, is_passing, join
+from tuner.trials.checkpoints.storage import is_local, is_passing, is_within, join
 from tuner.trials.messages.launch import CodeRef, Launch, Resend
 
 SETTLE_S = 0.002

@@ -12,8 +12,10 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel
 
 from tuner import __version__
+from tuner.api.access.guards import host_of, names_loopback
 from tuner.errors import RolloutFailed
 from tuner.serving.rollouts import Rollouts
+from tuner.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +32,20 @@ def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> F
     Args:
         rollouts: a function that returns the models. It is called for each request.
         token: the token that callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need
-            no token.
+            no token, but their Host header must be a name of this machine, or one of TUNER_ALLOWED_HOSTS, so that no web page can
+            reach the model.
     """
+    names = {"localhost", *Settings.from_env().allowed_hosts}
 
-    async def checked(authorization: Annotated[str, Header()] = "") -> None:
+    async def checked(
+        authorization: Annotated[str, Header()] = "",
+        host: Annotated[str, Header()] = "",
+        origin: Annotated[str | None, Header()] = None,
+    ) -> None:
+        if token is None and not names_loopback(host, names):
+            raise HTTPException(421, f"the Host header {host!r} is not a name of this machine; see TUNER_ALLOWED_HOSTS")
+        if token is None and origin is not None and host_of(origin) != host.lower():
+            raise HTTPException(403, f"web pages of {origin} may not use this model")
         if token is not None and not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
             raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 

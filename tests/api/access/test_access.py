@@ -111,8 +111,15 @@ async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
             await stranger.get("/api/v1/tokens", headers=head),
         ]
         assert tuple(answer.status_code for answer in answers) == statuses
-    refused = await stranger.post(cancel, headers=bearer(sqlite_store, Role.VIEWER))
+    viewer = bearer(sqlite_store, Role.VIEWER)
+    refused = await stranger.post(cancel, headers=viewer)
     assert "needs the role editor" in refused.json()["detail"]
+    replay = f"{EXPERIMENTS}/{made.public_id}/replay"
+    for given, status in ((viewer, 422), (bearer(sqlite_store, Role.AGENT), 403), ({}, 401)):
+        answer = await stranger.post(replay, headers=given, json={"scheduler": "fifo"})
+        assert answer.status_code == status, "a viewer may replay, but there is no report yet"
+    recorded = {entry.status for _, entry in sqlite_store.access.trail() if entry.path == replay}
+    assert not recorded, "it changes nothing"
 
 
 async def test_viewers_do_not_get_what_may_be_secret(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:

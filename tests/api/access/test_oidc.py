@@ -10,6 +10,7 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -359,6 +360,20 @@ async def test_nobody_is_sent_elsewhere_afterwards(
 ) -> None:
     done = await browser.get(await at_provider(provider, browser, f"/auth/login?next={path}"))
     assert done.headers["location"] == "/"
+
+
+async def test_a_cookie_from_elsewhere_sends_nobody_elsewhere(
+    browser: httpx.AsyncClient, provider: SmallProvider
+) -> None:
+    """A neighbor on the same domain can set the cookie of a sign-in of its own, and would be sent the person afterwards."""
+    back = await at_provider(provider, browser)
+    begun = next(cookie for cookie in browser.cookies.jar if "oidc" in cookie.name)
+    pending = oidc.Pending.unpacked(begun.value or "")
+    assert pending is not None
+    changed = replace(pending, path="//evil.example.com").packed()
+    browser.cookies.clear()
+    done = await browser.get(back, headers={"Cookie": f"{begun.name}={changed}"})
+    assert (done.status_code, done.headers["location"]) == (303, "/")
 
 
 async def test_what_the_provider_says_is_escaped_and_attempts_are_limited(

@@ -45,6 +45,21 @@ async def put(client: httpx.AsyncClient, content: bytes, name: str | None = None
     return await client.put(f"/api/v1/bundles/{name or sha256(content)}", content=content, headers=headers or ZIP)
 
 
+async def test_a_failed_upload_takes_no_files_of_another_upload(
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, the failed one removed the unpacked folder while the other one wrote the zip file."""
+    content, write = bundle(tmp_path, bundled_code=MODULE), Place.write
+
+    def while_another_fails(place: Place, *parts: Any) -> None:
+        shutil.rmtree(place.path.removesuffix(".zip"))
+        write(place, *parts)
+
+    monkeypatch.setattr(Place, "write", while_another_fails)
+    assert (await put(client, content)).status_code == 200
+    assert list(tmp_path.glob("**/bundles/*/bundled_code.py"))
+
+
 @pytest.mark.parametrize("step", [(Archive, "unpack"), (Place, "write")])
 async def test_a_full_disk_is_said_and_the_upload_can_be_repeated(
     client: httpx.AsyncClient, tmp_path: Path, step: tuple[type, str], monkeypatch: pytest.MonkeyPatch

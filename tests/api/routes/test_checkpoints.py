@@ -19,7 +19,7 @@ from tests.web.searches import Search, digits
 from tuner.api.routes import trials as routes
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointInfo
-from tuner.domain.experiment import Objective
+from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import KeptCheckpoint
 from tuner.experiment import files
@@ -88,6 +88,24 @@ async def test_a_checkpoint_is_listed_downloaded_and_pinned(
     assert (torn.status_code, "damaged" in torn.json()["detail"]) == (409, True)
     for path in ("", "/download"):
         assert (await client.get(f"{API}/checkpoints/ckpt_none{path}")).status_code == 404
+
+
+async def test_a_checkpoint_of_an_agent_is_read_only_in_the_storage_of_its_experiment(
+    client: httpx.AsyncClient, sqlite_store: Store, tmp_path: Path
+) -> None:
+    """An agent, which may not even read, could let the service open a checkpoint of another project, or call any host."""
+    made, _ = saved(
+        sqlite_store, tmp_path / "theirs", executor="agents", checkpoint=CheckpointPolicy(storage=str(tmp_path))
+    )
+    answer = await client.get(f"{API}/checkpoints/ckpt_0/download")
+    assert answer.status_code == 409
+    assert f"only below {tmp_path}/{made.public_id}" in answer.json()["detail"]
+    own = tmp_path / made.public_id / "trial_00000"
+    own.parent.mkdir()
+    (tmp_path / "theirs").rename(own)
+    with sqlite_store._database.write() as cursor:
+        cursor.execute("UPDATE checkpoint SET uri = ?", (str(own / "ckpt"),))
+    assert (await client.get(f"{API}/checkpoints/ckpt_0/download")).status_code == 200
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_sent_to_its_end(

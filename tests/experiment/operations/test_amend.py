@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -578,6 +580,28 @@ def test_checkpoints_on_the_disk_of_an_agent_do_not_keep_an_experiment_from_bein
     shutil.rmtree(tmp_path / "share")
     with pytest.raises(Conflict, match="mount its disk or share"):
         delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path / "share"), home=tmp_path / "home")
+
+
+def test_a_deletion_calls_no_host_that_an_agent_has_named(sqlite_store: Store, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        made, epoch, trials = begin(sqlite_store, spec=a_spec(executor="agents"))
+        query = f"?region=eu-1&scheme=http&endpoint_override=127.0.0.1:{host.getsockname()[1]}"
+        info = CheckpointInfo(id="ckp_1", uri=f"s3://b/{made.public_id}/trial_00000/one{query}", step=1, bytes=1)
+        batch = Batch(log=[(4, replace(a_report(0, 1), checkpoint=info))], trials=trials)
+        sqlite_store.drivers.commit(made.id, epoch, batch, T0)
+        sqlite_store.drivers.release(made.id, epoch)
+        host.setblocking(False)
+        with ThreadPoolExecutor(1) as threads:
+            deleted = threads.submit(
+                delete_experiment, sqlite_store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True
+            )
+            while not deleted.done():
+                with contextlib.suppress(BlockingIOError):
+                    with host.accept()[0] as caller:
+                        caller.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    pytest.fail("it was called")
+                wait([deleted], timeout=0.01)
+        deleted.result()
 
 
 def saved_at(store: Store, storage: Path, **options: Any) -> tuple[Path, ExperimentRecord]:

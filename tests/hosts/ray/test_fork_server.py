@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -66,7 +67,13 @@ def server(tmp_path: Path) -> Iterator[ForkServer]:
 @pytest.fixture(scope="module")
 def _serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ForkServer, Path]]:
     path = tmp_path_factory.mktemp("serving") / "forks"
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, before[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]  # the server of such a starter exited at once
     found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
+    for file in files:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
     with in_place_of_a_raylet() as process:
         found.listen(str(path))
         found.attend(process.pid, {**os.environ, "CHANGES": "now"})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -296,3 +297,25 @@ def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path) -> None:
     assert str(module.translate(full, "sqlite", str(path))) == f"sqlite: database or disk is full ({path})"
     locked = sqlite3.OperationalError("database is locked")
     assert str(module.translate(locked, "sqlite", str(path))) == "sqlite: database is locked"
+
+
+def test_only_its_user_can_read_a_database_in_the_users_own_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the URLs of webhooks, variables of runtime environments, and hashes of tokens, and had the umask's mode."""
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    umask = os.umask(0o022)
+    for home, private in (("ada/.tuner", True), ("group/.tuner", False)):
+        file = tmp_path / home / "tuner.db"
+        with Store.open(f"sqlite:///{file}") as store:
+            store.migrate()
+            begin(store)
+            modes = {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
+        assert modes.keys() >= {"tuner.db", "tuner.db-wal", "tuner.db-shm"}
+        assert all((mode == 0o600) is private for mode in modes.values()), modes
+    os.umask(umask)
+    file.chmod(0o640)
+    monkeypatch.setenv("HOME", str(tmp_path / "group"))
+    with Store.open(f"sqlite:///{file}") as store:
+        assert store.experiments.page().items
+        assert file.stat().st_mode & 0o777 == 0o640, "an existing one stays as it is"

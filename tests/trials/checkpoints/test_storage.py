@@ -14,7 +14,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.errors import CheckpointError, CheckpointLost, CheckpointUnreachable
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
-from tuner.trials.checkpoints.storage import place, private_folder, unknown_scheme
+from tuner.trials.checkpoints.storage import is_within, join, place, private_folder, unknown_scheme
 
 
 @pytest.fixture
@@ -160,3 +160,23 @@ def test_a_bucket_whose_region_is_not_known_now_is_no_lost_checkpoint(monkeypatc
         checkpoint.verify()
     with pytest.raises(CheckpointError, match="cannot be used as storage"):
         place("s3://kept/2")
+
+
+STORAGES = ["/shared/exp", "/shared/which?/exp", "/shared/100%25/exp", "file:///shared/exp", "s3://b/exp?region=eu-1"]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_an_agents_checkpoint_is_below_the_storage_of_its_experiment(storage: str) -> None:
+    assert is_within(storage, join(storage, "trial_00000", "one"))
+    assert not is_within(storage, join(storage, "..", "other"))
+    assert not is_within(storage, join(storage, "%2e%2e", "other"))
+    assert not is_within(storage, join(storage, "..%2Fother"))
+    assert not is_within(storage, join(storage, "trial_00000", ""))
+    assert not is_within(storage, storage)
+    assert not is_within(storage, join(storage.replace("shared", "other").replace("s3://b", "s3://c"), "one"))
+
+
+@pytest.mark.parametrize("query", ["", "?region=eu-1&endpoint_override=http://10.0.0.1", "?region=us-1"])
+def test_an_agents_checkpoint_has_the_query_of_the_storage(query: str) -> None:
+    """The query may name a host, to which the service sent requests when it deleted the checkpoint."""
+    assert not is_within("s3://b/exp?region=eu-1", f"s3://b/exp/trial_00000/one{query}")

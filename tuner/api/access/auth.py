@@ -51,6 +51,8 @@ SESSION = "/api/v1/session"
 ADMIN_ONLY = ("/api/v1/tokens", "/api/v1/audit")
 FOR_AGENTS = re.compile(r"/api/v1/experiments/[^/]+/assignments(/.*)?")
 """The paths of the routes for programs that run trials. A token with the role agent may call only these routes."""
+ONLY_READS = re.compile(r"/api/v1/experiments/[^/]+/replay")
+"""The paths whose POST requests change nothing and call no code of users, and so are for viewers like those of `SAFE`."""
 NOT_FOR_VIEWERS = re.compile(r"/api/v1/(webhooks|experiments/[^/]+/spec)")
 """The beginnings of the paths that viewers may not read, because the URL of a Slack webhook and the variables in a `runtime_env`
 may be secret."""
@@ -318,7 +320,13 @@ class Authenticate:
             # Requests without a valid token are not recorded, because anybody could fill the disk with them. Requests from
             # agents are not recorded either, because the experiment's log already has them, with the agent's name.
             quiet = status < 400 and FOR_AGENTS.fullmatch(path)
-            if noted is None and method not in SAFE and identity is not None and not quiet and not entry.is_written:
+            if (
+                noted is None
+                and not _reads(method, path)
+                and identity is not None
+                and not quiet
+                and not entry.is_written
+            ):
                 noted = self._authenticator.note(entry.record(status, created))
 
         async def noting(message: Message) -> None:
@@ -375,7 +383,7 @@ class Authenticate:
         if identity is None:
             detail = _why_refused(credential, asks)
             return None, problem_response(401, detail, headers={"WWW-Authenticate": 'Bearer realm="tuner"'})
-        needed = Role.VIEWER if method in SAFE and not NOT_FOR_VIEWERS.match(path) else Role.EDITOR
+        needed = Role.VIEWER if _reads(method, path) and not NOT_FOR_VIEWERS.match(path) else Role.EDITOR
         if path.startswith(ADMIN_ONLY):
             needed = Role.ADMIN
         if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):
@@ -384,6 +392,10 @@ class Authenticate:
             detail = f"{identity.name!r} has the role {identity.role}; {method} {path} needs the role {needed}"
             return identity, problem_response(403, detail)
         return identity, None
+
+
+def _reads(method: str, path: str) -> bool:
+    return method in SAFE or (method == "POST" and ONLY_READS.fullmatch(path) is not None)
 
 
 def _record(scope: Scope, identity: Identity, method: str, path: str, status: int, created: str | None) -> AuditRecord:

@@ -16,6 +16,7 @@ import asyncio
 import functools
 import ipaddress
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -98,7 +99,7 @@ class Guard:
         if scope["method"] in SAFE:
             return None
         origin = header(scope, b"origin")
-        if origin is not None and _host_of(origin) != host.lower():
+        if origin is not None and host_of(origin) != host.lower():
             return 403, f"web pages of {origin} may not change anything on this service"
         length = "0" if (sent := header(scope, b"content-length")) is None else sent
         if length.isdecimal() and int(length) > accepted.most:
@@ -113,21 +114,25 @@ class Guard:
         return None
 
     def _is_allowed(self, host: str) -> bool:
-        if self._any_host:
-            return True
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if name in self._hosts:
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
+        return self._any_host or names_loopback(host, self._hosts)
 
 
-def _host_of(origin: str) -> str | None:
+def names_loopback(host: str, names: Collection[str]) -> bool:
+    """Return whether a Host header has an address of loopback or one of these names. No name is resolved."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name in names:
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(origin: str) -> str | None:
+    """Return the host and the port of an Origin header, in the form of a Host header."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

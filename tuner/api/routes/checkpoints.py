@@ -51,7 +51,8 @@ def download(here: Here, checkpoint_id: CheckpointId) -> Response:
     }
     spec = here.store.experiments.get(record.experiment).spec
     folder = join(spec.checkpoint.storage or here.settings.storage, record.experiment)
-    return StreamingResponse(files.archive(record, folder), media_type="application/x-tar", headers=headers)
+    pieces = files.archive(record, folder, by_agent=spec.executor == "agents")
+    return StreamingResponse(pieces, media_type="application/x-tar", headers=headers)
 
 
 @router.post(

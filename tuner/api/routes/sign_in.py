@@ -55,7 +55,9 @@ def router(provider: Provider) -> APIRouter:
             why = f"too many sign-ins have failed; wait {wait} s"
             return _page(429, why, headers={"Retry-After": str(wait)})
         pending = Pending.unpacked(request.cookies.get(_cookie(request, state), ""))
-        path = pending.path if pending is not None else "/"
+        path = (
+            _own_path(pending.path) if pending is not None else "/"
+        )  # another service of this domain may have set the cookie
         here.authenticator.tried(address)
         try:
             if pending is None or not state or state != pending.state:

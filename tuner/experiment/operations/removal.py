@@ -105,8 +105,8 @@ def delete_experiment(
 def _folders(store: Store, record: ExperimentRecord, storage: str, home: Path) -> list[str]:
     """Return the folders of the experiment in each storage that has a checkpoint of it, and in its present storage.
 
-    Leave out the folders of an original of which this home or this storage is a copy. The present folder is the last, so that
-    a deletion that is repeated still finds the copies there.
+    Leave out the folders of an original of which this home or this storage is a copy, and those that agents have named on hosts
+    of their choice. The present folder is the last, so that a deletion that is repeated still finds the copies there.
     """
     present = join(record.spec.checkpoint.storage or storage, record.public_id)
     found: dict[str, bool] = {}  # whether a folder is that of an original
@@ -114,6 +114,8 @@ def _folders(store: Store, record: ExperimentRecord, storage: str, home: Path) -
         base, query = split_query(checkpoint.uri)
         below, *names = base.rsplit("/", 2)  # STORAGE/EXPERIMENT/TRIAL/ITERATION
         folder = below + query
+        if record.spec.executor == "agents" and not is_local(folder):
+            continue
         if below.endswith(f"/{record.public_id}") and folder != present and not found.get(folder):
             found[folder] = _is_in_another_home(folder, home) or _is_on_disk(join(present, *names))
     return [*(folder for folder, original in found.items() if not original), present]

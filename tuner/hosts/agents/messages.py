@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
-from urllib.parse import unquote
 
 from tuner.domain.keys import checkpoint_id
 from tuner.domain.segments import CAUSES, CheckpointInfo, Failure, FailureKind, Verdict
 from tuner.errors import SpecError
 from tuner.hosts.agents.leases import Lease
-from tuner.trials.checkpoints.storage import split_query
 from tuner.trials.runtime.function.code import resolve
 
 
@@ -103,10 +100,3 @@ def failure_of(lease: Lease, given: Mapping[str, Any]) -> Failure:
         traceback=given.get("traceback", ""),
         log_tail=given.get("log_tail", ""),
     )
-
-
-def is_within(storage: str, uri: str) -> bool:
-    """Return whether a URI is below an experiment's storage, and does not lead out of it by `..`, even if that is escaped."""
-    path, below = split_query(uri)[0], split_query(storage)[0].rstrip("/") + "/"
-    parts = re.split(r"[/\\]", unquote(path.removeprefix(below)))
-    return path.startswith(below) and ".." not in parts and "." not in parts and parts[-1] != ""

@@ -138,19 +138,26 @@ class _Server:
     def serve(self) -> list[str] | None:
         """Answer clients until the raylet exits, and return None. In each forked process, return its command instead."""
         while self._raylet is not None or not self._starter_ended:
-            sources: list[Any] = [] if self._starter_ended else [self._control]
+            # `select.select` takes no descriptor above 1,023, which the connection has if the starter has many files open
+            poll = select.poll()
+            if not self._starter_ended:
+                poll.register(self._control, select.POLLIN)
             if self._raylet is not None:
-                sources += [self._raylet, self._listener]
+                poll.register(self._raylet, select.POLLIN)
+                if self._listener is not None:
+                    poll.register(self._listener, select.POLLIN)
             now = bool(self._later) and self._has_forked and not self._is_importing()
-            readable, _, _ = select.select(sources, [], [], IDLE_S if now else LOOK_S)
+            readable = {descriptor for descriptor, _ in poll.poll((IDLE_S if now else LOOK_S) * 1000)}
             if now and not readable:  # clients wait meanwhile, but their workers need the import, too
                 module = self._later.pop(0)
                 import_torch() if module == _TORCH else preload([module])
             if self._raylet in readable:
                 return None
-            if self._control in readable:  # a message, or the end of the connection because the starter has exited
+            if (
+                self._control.fileno() in readable
+            ):  # a message, or the end of the connection because the starter has exited
                 self._hear()
-            elif self._listener is not None and self._listener in readable:
+            elif self._listener is not None and self._listener.fileno() in readable:
                 with contextlib.suppress(OSError):  # the client has exited, or this process cannot be forked
                     if (command := self._answer(self._listener)) is not None:
                         return command

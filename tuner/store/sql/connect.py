@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import re
 import sqlite3
 import time
@@ -104,7 +107,16 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     path = sqlite_file(url.database)
     refuse_network_disk(path)
     make_folder(path.parent)
-    return _engine(url.set(database=str(path)), synchronous, _write_ahead)
+    private = path if _is_in_own_home(path) else None
+    return _engine(url.set(database=str(path)), synchronous, functools.partial(_write_ahead, private=private))
+
+
+def _is_in_own_home(path: Path) -> bool:
+    """Return whether a file is below the home directory of this user, and so not in a folder that a group shares."""
+    try:
+        return path.is_relative_to(Path.home())
+    except RuntimeError:  # the user has no home directory
+        return False
 
 
 def _engine(url: URL, synchronous: Synchronous, set_journal: Callable[[Any], None]) -> Engine:
@@ -154,15 +166,20 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
-def _write_ahead(cursor: Any) -> None:
+def _write_ahead(cursor: Any, private: Path | None) -> None:
     """Turn on the write-ahead log unless it is already on. Retry, because SQLite does not wait for the lock that this needs.
 
     Also let a new file shrink after deletions; see `Database.shrink`. That has to be set first, and cannot be changed later.
+
+    private: the file, if other users must not be able to read a new one. SQLite gives its permissions to the log, too.
     """
     until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
             if not cursor.execute("PRAGMA page_count").fetchone()[0]:
+                if private is not None:
+                    with contextlib.suppress(OSError):  # not every disk has permissions
+                        os.chmod(private, 0o600)
                 cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
             cursor.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError:

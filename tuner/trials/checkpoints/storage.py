@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from tuner.errors import CheckpointError, CheckpointUnreachable
 from tuner.plurals import counted
@@ -370,6 +370,17 @@ def split_query(uri: str) -> tuple[str, str]:
         return uri, ""
     base, mark, query = uri.partition("?")
     return base, mark + query
+
+
+def is_within(storage: str, uri: str) -> bool:
+    """Return whether a URI is below an experiment's storage, and does not lead out of it by `..`, even if that is escaped.
+
+    Its query must be that of the storage, since it may name another host.
+    """
+    (path, query), (base, own) = split_query(uri), split_query(storage)
+    below = base.rstrip("/") + "/"
+    parts = re.split(r"[/\\]", unquote(path.removeprefix(below)))
+    return path.startswith(below) and query == own and ".." not in parts and "." not in parts and parts[-1] != ""
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -255,6 +256,39 @@ def no_more_files(mark: Path) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_trials_go_on_when_the_server_has_too_many_requests_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some 280 trials that began while the server imported filled its connection. The next one killed it and all trials."""
+    monkeypatch.setattr(local_pool, "_AGAIN_S", 0.05)
+    bench = LocalBench(tmp_path)
+    running = bench.launch(hangs)
+    outcome = bench.begin(running)
+    bench.wait_for_report(running)
+    server = bench.host.pool._server
+    os.kill(server.pid, signal.SIGSTOP)
+    with socket.fromfd(server._control.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as control:
+        control.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 1
+        )  # holds few requests, so that the test forks few ranks
+
+    async def forks() -> None:
+        while True:
+            server.fork()
+
+    with pytest.raises(BlockingIOError):
+        bench.wait(forks())
+    late = bench.launch(reports_twice)
+    started = bench.begin(late)
+    bench.wait(bench.host.until_waiting(late.segment_id))
+    os.kill(server.pid, signal.SIGCONT)
+    assert started.result(60).kind == "returned"
+    assert not outcome.done()
+    bench.call("kill", running.segment_id, "seen enough")
+    assert outcome.result(60).failure is not None
+    bench.close()
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ class LocalPool:
     ) -> tuple[LocalRank, WorkerMetadata]:
         """Return a process that runs, and what it says of itself.
 
-        While there are too many processes or open files to start one, try again for `limits.placement_timeout_s`.
+        While there are too many processes, open files or requests to start one, try again for `limits.placement_timeout_s`.
         """
         timeout_s, said = segment.launch.limits.placement_timeout_s, ""
         until = time.monotonic() + timeout_s
@@ -237,7 +237,8 @@ class LocalPool:
     def _process(self) -> LocalRank:
         """Return a process that has run nothing yet.
 
-        Raise RankLost if the server has just exited, or OSError if this process has too many open files.
+        Raise RankLost if the server has just exited, or OSError if this process has too many open files, or if the server has
+        too many requests to read.
         """
         while self._fresh:
             rank = self._fresh.pop()

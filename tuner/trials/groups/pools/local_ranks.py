@@ -188,13 +188,13 @@ class RankServer:
         """Request a new process and return its handle. Messages sent before the process exists are delivered later.
 
         Raises:
-            OSError: this process has too many open files.
+            OSError: this process has too many open files, or the server has not read earlier requests yet.
             RankLost: the server has exited.
         """
         try:
             rank = LocalRank(self._ask())
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
                 raise
             self.over = True
             raise RankLost(None) from error
