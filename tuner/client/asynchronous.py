@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 import uuid
 import warnings
@@ -32,6 +33,7 @@ from tuner.client.protocol import (
     check,
     check_body,
     check_headers,
+    empty_folder,
     folder_of,
     headers_of,
     is_here,
@@ -46,6 +48,7 @@ from tuner.client.records import Log, found_of
 from tuner.domain.keys import may_be_experiment_id, trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import REFUSED, Conflict, NotFound, ServiceError, TunerError
+from tuner.experiment.files import unpack
 from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
@@ -270,6 +273,30 @@ class AsyncClient:
         """Return a handle for the trial with this id, ``trl_...``, without sending a request."""
         return AsyncTrialHandle(self, trial)
 
+    async def download_checkpoint(self, checkpoint_id: str, path: str | os.PathLike[str] | None = None) -> str:
+        """Download the files of a checkpoint into a folder, and return its path.
+
+        The service sends the files itself, so they need not be readable on this machine. If the download fails, its files
+        are deleted. Until all files have arrived, the disk needs room for twice their size.
+
+        Args:
+            checkpoint_id: the id, ``ckp_...``, such as ``handle.best().checkpoint_id``.
+            path: a folder that does not exist yet, or that is empty. None: a new temporary folder.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+            Conflict: the service cannot read the files, because the checkpoint was deleted or is on another node's disk.
+            SpecError: `path` is a file, or a folder that is not empty.
+        """
+        with empty_folder(path) as folder, tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as aside:
+            packed, files = Path(aside, "checkpoint.tar"), Path(aside, "files")
+            await self._download(f"/checkpoints/{quote(checkpoint_id, safe='')}/download", packed)
+            files.mkdir()
+            unpack(packed, files)
+            for entry in files.iterdir():
+                entry.rename(folder / entry.name)
+        return str(folder)
+
     async def session(self) -> dict[str, Any]:
         """Return the name and the role of the client's token, when it expires, and whether the service requires a token.
 
@@ -399,6 +426,38 @@ class AsyncClient:
                 if wait is None:
                     check(answer)
                     return answer
+            await asyncio.sleep(wait)
+
+    async def _download(self, path: str, file: Path) -> None:
+        """Write the body of the response to a GET request to a file. If the connection is lost, begin again.
+
+        A download may take longer than the `patience_s`, which counts from the first failure.
+        """
+        attempts = Attempts(True, self._patience_s, self._reached)
+        while True:
+            answer: httpx.Response | None = None
+            error: httpx.TransportError | None = None
+            try:
+                async with self._http.stream("GET", f"{API}{path}") as answer:
+                    self._reached = attempts.reached = True
+                    if answer.status_code != 200:
+                        await answer.aread()
+                    else:
+                        with file.open("wb") as out:
+                            async for part in answer.aiter_bytes():
+                                out.write(part)
+                        return
+            except httpx.TransportError as lost:
+                error = lost
+            if attempts.made == 0:
+                attempts.begun = time.monotonic()
+            wait = attempts.wait_s(None if error is not None else answer, error)
+            if wait is None and error is not None:
+                raise unreachable(self.address, error) from error
+            if wait is None:
+                assert answer is not None
+                check(answer)
+                raise ServiceError(f"expected the files of a checkpoint, got the status {answer.status_code}")
             await asyncio.sleep(wait)
 
     async def _items(
