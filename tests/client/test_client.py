@@ -475,6 +475,13 @@ def test_one_trial(client: Client, sqlite_store: Store) -> None:
     assert handle.curves(trials=[best.trial_number]).series[0].number == best.trial_number
     assert handle.best_so_far().y[-1] == best.value
     assert handle.importance().needed > 0
+    front = handle.pareto()
+    assert (front.metrics, front.of) == (["accuracy"], 6)
+    assert len(front.items) == front.total > 0
+    replayed = handle.replay({"type": "asha", "reduction_factor": 3}, search="random", max_concurrent_trials=2)
+    assert (replayed.scheduler["type"], replayed.recorded.trials) == ("asha", 6)
+    with pytest.raises(SpecError, match="did you mean asha"):
+        handle.replay("ashaa")
 
 
 # -- checkpoints
@@ -505,6 +512,9 @@ async def test_a_checkpoint_is_downloaded_into_an_empty_folder(
         with pytest.raises(NotFound, match="no checkpoint"):
             client.download_checkpoint("ckpt_1", tmp_path / "none")
         assert (names(target), (tmp_path / "none").exists()) == ([], False)
+        assert client.pin_checkpoint("ckpt_0").pinned
+        assert client.checkpoint("ckpt_0") == client.pin_checkpoint("ckpt_0")
+        assert not client.unpin_checkpoint("ckpt_0").pinned
     async with await tuner.connect_async(server) as other:
         found = await other.download_checkpoint("ckpt_0")
     assert names(Path(found)) == ["inner", "inner/state.json", "model.bin"]
@@ -728,6 +738,25 @@ def test_tokens(sqlite_store: Store, tmp_path: Any, monkeypatch: pytest.MonkeyPa
             with pytest.raises(NotAllowed, match="needs the role editor") as caught:
                 client.experiment(made.public_id).cancel()
             assert caught.value.status == 403
+        admin, _ = sqlite_store.access.create_token("boss", Role.ADMIN)
+        with tuner.connect(server, token=admin) as client:
+            made_token = client.create_token("ci", role="viewer", project="vision", expires_days=1)
+            assert (made_token.role, made_token.project, made_token.revoked_at) == ("viewer", "vision", None)
+            with tuner.connect(server, token=made_token.secret) as limited:
+                assert limited.session()["name"] == "ci"
+                with pytest.raises(NotAllowed, match="needs the role admin"):
+                    limited.tokens()
+            assert client.revoke_token(made_token.id).revoked_at is not None
+            assert [(one.name, one.secret) for one in client.tokens()] == [
+                ("ci", None),
+                ("boss", None),
+                ("someone", None),
+            ]
+            with pytest.raises(NotFound, match="no token"):
+                client.revoke_token("tok_x")
+            entries = list(client.audit())
+            assert [one.actor for one in entries] == ["boss", "boss", "boss", "someone"]
+            assert list(client.audit(limit=2)) == entries[:2]
         monkeypatch.setenv("TUNER_ADDRESS", server)
         monkeypatch.setenv("TUNER_TOKEN", viewer)
         with tuner.connect() as client:

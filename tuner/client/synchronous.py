@@ -272,6 +272,28 @@ class Client:
         """Return a handle for the trial with this id, ``trl_...``, without sending a request."""
         return TrialHandle(self, trial)
 
+    def checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Return a checkpoint: the trial and the segment that saved it, whether its files can be used, and whether it is pinned.
+
+        checkpoint_id: the id, ``ckp_...``, such as ``handle.best().checkpoint_id``.
+        """
+        return read(schemas.CheckpointItem, self.request("GET", f"/checkpoints/{quote(checkpoint_id, safe='')}"))
+
+    def pin_checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Pin a checkpoint, so that the experiment's checkpoint policy does not delete it, and return it.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+            Conflict: the checkpoint has been deleted.
+        """
+        path = f"/checkpoints/{quote(checkpoint_id, safe='')}/pin"
+        return read(schemas.CheckpointItem, self.request("POST", path, safe=True))
+
+    def unpin_checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Unpin a checkpoint, so that the experiment's checkpoint policy may delete it again, and return it."""
+        path = f"/checkpoints/{quote(checkpoint_id, safe='')}/unpin"
+        return read(schemas.CheckpointItem, self.request("POST", path, safe=True))
+
     def download_checkpoint(self, checkpoint_id: str, path: str | os.PathLike[str] | None = None) -> str:
         """Download the files of a checkpoint into a folder, and return its path.
 
@@ -322,6 +344,59 @@ class Client:
         """
         body = {"warm_start": warm_start}
         return read(schemas.Project, self.request("PATCH", f"/projects/{quote(name, safe='')}", body=body))
+
+    def cluster(self) -> schemas.Cluster:
+        """Return the nodes of the cluster, the worker groups on them, the agents, and what waits for resources.
+
+        Raises:
+            ServiceError: no driver of the service answers (`status` is 503).
+        """
+        return read(schemas.Cluster, self.request("GET", "/cluster"))
+
+    def tokens(self) -> list[schemas.Token]:
+        """Return all tokens, newest first, without their secrets. This needs the role admin."""
+        return read(schemas.TokenList, self.request("GET", "/tokens")).items
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        role: schemas.RoleName = "editor",
+        project: str | None = None,
+        expires_days: float | None = None,
+    ) -> schemas.Token:
+        """Create a token, and return it with its secret, which cannot be read again later. This needs the role admin.
+
+        Args:
+            name: the person or program that will use the token.
+            role: "viewer", "editor", "admin", or "agent", which may only run trials.
+            project: the only project that the token gives access to. None: your own limit applies, if there is one.
+            expires_days: days until the token expires. None: it never expires.
+
+        Raises:
+            SpecError: an argument is wrong.
+        """
+        body = {"name": name, "role": role, "project": project, "expires_days": expires_days}
+        return read(schemas.Token, self.request("POST", "/tokens", body=body))
+
+    def revoke_token(self, token_id: str) -> schemas.Token:
+        """Revoke a token, and return it. Every service notices within 5 s. This needs the role admin.
+
+        token_id: the id, ``tok_...``, not the secret.
+
+        Raises:
+            NotFound: there is no such token.
+        """
+        path = f"/tokens/{quote(token_id, safe='')}/revoke"
+        return read(schemas.Token, self.request("POST", path, safe=True))
+
+    def audit(self, *, limit: int | None = None) -> Iterator[schemas.AuditEntry]:
+        """Yield the entries of the audit trail, which say who changed what, newest first. This needs the role admin.
+
+        limit: yield at most this many.
+        """
+        for item in self._items("/audit", limit=limit):
+            yield read(schemas.AuditEntry, item)
 
     def webhooks(self) -> list[schemas.Webhook]:
         """Return all webhooks, newest first, without their secrets."""
@@ -806,6 +881,10 @@ class ExperimentHandle:
         """
         return read(schemas.BestSoFarOf, self._get("/best-so-far", {"metric": metric, "x": x}))
 
+    def pareto(self) -> schemas.Pareto:
+        """Return the Pareto front of several objectives, computed from the newest values of the trials."""
+        return read(schemas.Pareto, self._get("/pareto"))
+
     def hypervolume(self) -> schemas.Hypervolume:
         """Return how the Pareto front of several objectives grew, and how many trials are on it.
 
@@ -836,6 +915,28 @@ class ExperimentHandle:
         hours: the additional training, in GPU hours, or in hours of running time if trials use no GPUs.
         """
         return read(schemas.Forecast, self._get("/forecast", {"hours": hours}))
+
+    def replay(
+        self,
+        scheduler: str | Mapping[str, Any] | None = None,
+        *,
+        search: str | Mapping[str, Any] | None = None,
+        max_concurrent_trials: int | None = None,
+    ) -> schemas.Replay:
+        """Return what another scheduler or searcher would have done with the recorded trials. Nothing is trained.
+
+        Args:
+            scheduler: the scheduler as in a spec, such as "asha" or ``{"type": "asha", "reduction_factor": 3}``. None: that of
+                the experiment.
+            search: the searcher as in a spec. None: the trials start in the recorded order.
+            max_concurrent_trials: how many trials train at the same time. None: as many as in the experiment.
+
+        Raises:
+            SpecError: an argument is wrong, or the experiment has too many reports.
+        """
+        body = {"scheduler": scheduler, "search": search, "max_concurrent_trials": max_concurrent_trials}
+        path = f"{self._path()}/replay"
+        return read(schemas.Replay, self.client.request("POST", path, body=body, safe=True))
 
     def best(self) -> schemas.Best | None:
         """Return the best result so far, with its trial, value and configuration, or None if there is no result."""
