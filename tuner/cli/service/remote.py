@@ -1,11 +1,12 @@
-"""`tuner explain`, `logs`, `schedule`, `replay` and `token` on a service."""
+"""`tuner explain`, `logs`, `schedule`, `replay`, `token`, `audit` and `project` on a service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+from tuner.api.schemas import AuditEntry, Project
 from tuner.cli.home import access, explain, logs, replay
 from tuner.cli.json_text import dumps
 from tuner.cli.service.experiments import connected, numbered_of
@@ -108,6 +109,24 @@ def revoke_token(settings: Settings, token: str) -> str:
     with _service(settings) as client:
         found = client.revoke_token(token)
     return f"revoked {found.id} ({found.name})"
+
+
+def trail(settings: Settings, limit: int) -> list[AuditEntry]:
+    """Return the newest entries of the audit trail of a service, newest first, at most `limit`."""
+    with _service(settings) as client:
+        return list(client.audit(limit=limit))
+
+
+def projects(settings: Settings) -> list[Project]:
+    """Return the projects of a service, ordered by name."""
+    with _service(settings) as client:
+        return list(client.projects())
+
+
+def change_project(settings: Settings, name: str, warm_start: Literal["auto"] | None) -> Project:
+    """Change the settings of a project of a service, which need not have experiments yet, and return the project."""
+    with _service(settings) as client:
+        return client.change_project(name, warm_start=warm_start)
 
 
 def _service(settings: Settings) -> Any:
