@@ -126,7 +126,8 @@ def projects(settings: Settings) -> list[Project]:
 def change_project(settings: Settings, name: str, warm_start: Literal["auto"] | None) -> Project:
     """Change the settings of a project of a service, which need not have experiments yet, and return the project."""
     with _service(settings) as client:
-        return client.change_project(name, warm_start=warm_start)
+        changed: Project = client.change_project(name, warm_start=warm_start)
+    return changed
 
 
 def _service(settings: Settings) -> Any:
