@@ -31,6 +31,7 @@ WORDS = {
     "param": "lr=uniform(0,1)",
     "changes": "notes=x",
     "trial": "trl_1",
+    "warm_start": "auto",
     "trials": "trl_1",
 }
 """A value for each required parameter of such a name. Others get a word."""

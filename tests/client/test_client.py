@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import shutil
 import socket
 import threading
 import time
@@ -25,6 +26,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 
 import tuner
 from tests.api.conftest import serving
+from tests.api.routes.test_checkpoints import saved
 from tests.api.test_changes import pbt
 from tests.driver.bench import Bench
 from tests.services import until
@@ -504,6 +506,69 @@ def test_one_trial(client: Client, sqlite_store: Store) -> None:
     assert handle.curves(trials=[best.trial_number]).series[0].number == best.trial_number
     assert handle.best_so_far().y[-1] == best.value
     assert handle.importance().needed > 0
+    front = handle.pareto()
+    assert (front.metrics, front.of) == (["accuracy"], 6)
+    assert len(front.items) == front.total > 0
+    replayed = handle.replay({"type": "asha", "reduction_factor": 3}, search="random", max_concurrent_trials=2)
+    assert (replayed.scheduler["type"], replayed.recorded.trials) == ("asha", 6)
+    with pytest.raises(SpecError, match="did you mean asha"):
+        handle.replay("ashaa")
+
+
+# -- checkpoints
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+async def test_a_checkpoint_is_downloaded_into_an_empty_folder(
+    server: str, sqlite_store: Store, tmp_path: Path
+) -> None:
+    saved(sqlite_store, tmp_path)
+    target = tmp_path / "kept" / "best"
+    with Client(server) as client:
+        for _ in range(2):  # at first the folder does not exist, and then it is empty
+            assert client.download_checkpoint("ckpt_0", target) == str(target)
+            assert names(target) == ["inner", "inner/state.json", "model.bin"]
+            assert (target / "model.bin").read_bytes() == b"x" * 3000
+            with pytest.raises(SpecError, match=r"path: expected an empty folder .*best', which has files"):
+                client.download_checkpoint("ckpt_0", target)
+            shutil.rmtree(target)
+            target.mkdir()
+        with pytest.raises(SpecError, match=r"model\.bin', which is a file"):
+            client.download_checkpoint("ckpt_0", tmp_path / "ckpt" / "model.bin")
+        with pytest.raises(NotFound, match="no checkpoint"):
+            client.download_checkpoint("ckpt_1/../ckpt_0", target)
+        with pytest.raises(NotFound, match="no checkpoint"):
+            client.download_checkpoint("ckpt_1", tmp_path / "none")
+        assert (names(target), (tmp_path / "none").exists()) == ([], False)
+        assert client.pin_checkpoint("ckpt_0").pinned
+        assert client.checkpoint("ckpt_0") == client.pin_checkpoint("ckpt_0")
+        assert not client.unpin_checkpoint("ckpt_0").pinned
+    async with await tuner.connect_async(server) as other:
+        found = await other.download_checkpoint("ckpt_0")
+    assert names(Path(found)) == ["inner", "inner/state.json", "model.bin"]
+    shutil.rmtree(found)
+
+
+def test_a_download_that_is_cut_begins_again_and_leaves_nothing_if_it_is_cut_always(
+    server: str, sqlite_store: Store, tmp_path: Path
+) -> None:
+    saved(sqlite_store, tmp_path)
+    target = tmp_path / "best"
+    transport = Cut(2, "/download")
+    with Client(server, transport=transport) as client:
+        client.download_checkpoint("ckpt_0", target)
+    assert (names(target), len(transport.asked)) == (["inner", "inner/state.json", "model.bin"], 3)
+    cut_always = Cut(1000, "/download")
+    with (
+        Client(server, transport=cut_always, patience_s=0.3) as client,
+        pytest.raises(ServiceUnreachable, match="no tuner service answers at .*: cut"),
+    ):
+        client.download_checkpoint("ckpt_0", tmp_path / "none")
+    assert len(cut_always.asked) > 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["best", "ckpt"]
 
 
 # -- verbs, following
@@ -604,16 +669,16 @@ def test_the_end_is_noticed_if_a_later_message_repeats_no_experiment(
 
 
 class Cut(httpx.HTTPTransport):
-    """Cuts a stream after its first message."""
+    """Cuts a stream after its first message. `route` is the end of its path."""
 
-    def __init__(self, cuts: int) -> None:
+    def __init__(self, cuts: int, route: str = "/events") -> None:
         super().__init__()
-        self.cuts, self.asked = cuts, []
+        self.cuts, self.route, self.asked = cuts, route, []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         answer = super().handle_request(request)
-        if request.url.path.endswith("/events"):
-            self.asked.append(int(request.url.params["after"]))
+        if request.url.path.endswith(self.route):
+            self.asked.append(int(request.url.params.get("after", 0)))
             if len(self.asked) <= self.cuts:
                 whole = answer.stream
 
@@ -704,6 +769,25 @@ def test_tokens(sqlite_store: Store, tmp_path: Any, monkeypatch: pytest.MonkeyPa
             with pytest.raises(NotAllowed, match="needs the role editor") as caught:
                 client.experiment(made.public_id).cancel()
             assert caught.value.status == 403
+        admin, _ = sqlite_store.access.create_token("boss", Role.ADMIN)
+        with tuner.connect(server, token=admin) as client:
+            made_token = client.create_token("ci", role="viewer", project="vision", expires_days=1)
+            assert (made_token.role, made_token.project, made_token.revoked_at) == ("viewer", "vision", None)
+            with tuner.connect(server, token=made_token.secret) as limited:
+                assert limited.session()["name"] == "ci"
+                with pytest.raises(NotAllowed, match="needs the role admin"):
+                    limited.tokens()
+            assert client.revoke_token(made_token.id).revoked_at is not None
+            assert [(one.name, one.secret) for one in client.tokens()] == [
+                ("ci", None),
+                ("boss", None),
+                ("someone", None),
+            ]
+            with pytest.raises(NotFound, match="no token"):
+                client.revoke_token("tok_x")
+            entries = list(client.audit())
+            assert [one.actor for one in entries] == ["boss", "boss", "boss", "someone"]
+            assert list(client.audit(limit=2)) == entries[:2]
         monkeypatch.setenv("TUNER_ADDRESS", server)
         monkeypatch.setenv("TUNER_TOKEN", viewer)
         with tuner.connect() as client:

@@ -23,7 +23,6 @@ from starlette.routing import BaseRoute
 
 from tuner import schedulers, search
 from tuner.api.access.auth import COOKIE, METRICS, SESSION
-from tuner.api.routes.access import NewToken, SignIn
 from tuner.api.schemas import (
     AgentFailure,
     AgentLog,
@@ -38,6 +37,7 @@ from tuner.api.schemas import (
     ProfileRequest,
     ReplayRequest,
 )
+from tuner.api.schemas.service.access import NewToken, SignIn
 from tuner.api.schemas.service.projects import ProjectPatch
 from tuner.api.schemas.service.webhooks import NewWebhook, WebhookPatch
 from tuner.experiment.specs.changes import ExperimentPatchModel

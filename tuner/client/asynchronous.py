@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 import uuid
 import warnings
@@ -35,6 +36,7 @@ from tuner.client.protocol import (
     check_configurations,
     check_headers,
     check_seconds,
+    empty_folder,
     folder_of,
     headers_of,
     is_here,
@@ -50,6 +52,7 @@ from tuner.client.records import Log, found_of
 from tuner.domain.keys import may_be_experiment_id, trial_id
 from tuner.domain.states import ExperimentState
 from tuner.errors import REFUSED, Conflict, NotFound, ServiceError, TunerError
+from tuner.experiment.files import unpack
 from tuner.names import did_you_mean
 from tuner.sdk.result import Result
 from tuner.space import Space
@@ -279,6 +282,52 @@ class AsyncClient:
         """Return a handle for the trial with this id, ``trl_...``, without sending a request."""
         return AsyncTrialHandle(self, trial)
 
+    async def checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Return a checkpoint: the trial and the segment that saved it, whether its files can be used, and whether it is pinned.
+
+        checkpoint_id: the id, ``ckp_...``, such as ``handle.best().checkpoint_id``.
+        """
+        return read(schemas.CheckpointItem, await self.request("GET", f"/checkpoints/{quote(checkpoint_id, safe='')}"))
+
+    async def pin_checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Pin a checkpoint, so that the experiment's checkpoint policy does not delete it, and return it.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+            Conflict: the checkpoint has been deleted.
+        """
+        path = f"/checkpoints/{quote(checkpoint_id, safe='')}/pin"
+        return read(schemas.CheckpointItem, await self.request("POST", path, safe=True))
+
+    async def unpin_checkpoint(self, checkpoint_id: str) -> schemas.CheckpointItem:
+        """Unpin a checkpoint, so that the experiment's checkpoint policy may delete it again, and return it."""
+        path = f"/checkpoints/{quote(checkpoint_id, safe='')}/unpin"
+        return read(schemas.CheckpointItem, await self.request("POST", path, safe=True))
+
+    async def download_checkpoint(self, checkpoint_id: str, path: str | os.PathLike[str] | None = None) -> str:
+        """Download the files of a checkpoint into a folder, and return its path.
+
+        The service sends the files itself, so they need not be readable on this machine. If the download fails, its files
+        are deleted. Until all files have arrived, the disk needs room for twice their size.
+
+        Args:
+            checkpoint_id: the id, ``ckp_...``, such as ``handle.best().checkpoint_id``.
+            path: a folder that does not exist yet, or that is empty. None: a new temporary folder.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+            Conflict: the service cannot read the files, because the checkpoint was deleted or is on another node's disk.
+            SpecError: `path` is a file, or a folder that is not empty.
+        """
+        with empty_folder(path) as folder, tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as aside:
+            packed, files = Path(aside, "checkpoint.tar"), Path(aside, "files")
+            await self._download(f"/checkpoints/{quote(checkpoint_id, safe='')}/download", packed)
+            files.mkdir()
+            unpack(packed, files)
+            for entry in files.iterdir():
+                entry.rename(folder / entry.name)
+        return str(folder)
+
     async def session(self) -> dict[str, Any]:
         """Return the name and the role of the client's token, when it expires, and whether the service requires a token.
 
@@ -305,6 +354,59 @@ class AsyncClient:
         """
         body = {"warm_start": warm_start}
         return read(schemas.Project, await self.request("PATCH", f"/projects/{quote(name, safe='')}", body=body))
+
+    async def cluster(self) -> schemas.Cluster:
+        """Return the nodes of the cluster, the worker groups on them, the agents, and what waits for resources.
+
+        Raises:
+            ServiceError: no driver of the service answers (`status` is 503).
+        """
+        return read(schemas.Cluster, await self.request("GET", "/cluster"))
+
+    async def tokens(self) -> list[schemas.Token]:
+        """Return all tokens, newest first, without their secrets. This needs the role admin."""
+        return read(schemas.TokenList, await self.request("GET", "/tokens")).items
+
+    async def create_token(
+        self,
+        name: str,
+        *,
+        role: schemas.RoleName = "editor",
+        project: str | None = None,
+        expires_days: float | None = None,
+    ) -> schemas.Token:
+        """Create a token, and return it with its secret, which cannot be read again later. This needs the role admin.
+
+        Args:
+            name: the person or program that will use the token.
+            role: "viewer", "editor", "admin", or "agent", which may only run trials.
+            project: the only project that the token gives access to. None: your own limit applies, if there is one.
+            expires_days: days until the token expires. None: it never expires.
+
+        Raises:
+            SpecError: an argument is wrong.
+        """
+        body = {"name": name, "role": role, "project": project, "expires_days": expires_days}
+        return read(schemas.Token, await self.request("POST", "/tokens", body=body))
+
+    async def revoke_token(self, token_id: str) -> schemas.Token:
+        """Revoke a token, and return it. Every service notices within 5 s. This needs the role admin.
+
+        token_id: the id, ``tok_...``, not the secret.
+
+        Raises:
+            NotFound: there is no such token.
+        """
+        path = f"/tokens/{quote(token_id, safe='')}/revoke"
+        return read(schemas.Token, await self.request("POST", path, safe=True))
+
+    async def audit(self, *, limit: int | None = None) -> AsyncIterator[schemas.AuditEntry]:
+        """Yield the entries of the audit trail, which say who changed what, newest first. This needs the role admin.
+
+        limit: yield at most this many.
+        """
+        async for item in self._items("/audit", limit=limit):
+            yield read(schemas.AuditEntry, item)
 
     async def webhooks(self) -> list[schemas.Webhook]:
         """Return all webhooks, newest first, without their secrets."""
@@ -408,6 +510,38 @@ class AsyncClient:
                 if wait is None:
                     check(answer)
                     return answer
+            await asyncio.sleep(wait)
+
+    async def _download(self, path: str, file: Path) -> None:
+        """Write the body of the response to a GET request to a file. If the connection is lost, begin again.
+
+        A download may take longer than the `patience_s`, which counts from the first failure.
+        """
+        attempts = Attempts(True, self._patience_s, self._reached)
+        while True:
+            answer: httpx.Response | None = None
+            error: httpx.TransportError | None = None
+            try:
+                async with self._http.stream("GET", f"{API}{path}") as answer:
+                    self._reached = attempts.reached = True
+                    if answer.status_code != 200:
+                        await answer.aread()
+                    else:
+                        with file.open("wb") as out:
+                            async for part in answer.aiter_bytes():
+                                out.write(part)
+                        return
+            except httpx.TransportError as lost:
+                error = lost
+            if attempts.made == 0:
+                attempts.begun = time.monotonic()
+            wait = attempts.wait_s(None if error is not None else answer, error)
+            if wait is None and error is not None:
+                raise unreachable(self.address, error) from error
+            if wait is None:
+                assert answer is not None
+                check(answer)
+                raise ServiceError(f"expected the files of a checkpoint, got the status {answer.status_code}")
             await asyncio.sleep(wait)
 
     async def _items(
@@ -768,6 +902,10 @@ class AsyncExperimentHandle:
         """
         return read(schemas.BestSoFarOf, await self._get("/best-so-far", {"metric": metric, "x": x}))
 
+    async def pareto(self) -> schemas.Pareto:
+        """Return the Pareto front of several objectives, computed from the newest values of the trials."""
+        return read(schemas.Pareto, await self._get("/pareto"))
+
     async def hypervolume(self) -> schemas.Hypervolume:
         """Return how the Pareto front of several objectives grew, and how many trials are on it.
 
@@ -800,6 +938,28 @@ class AsyncExperimentHandle:
         hours: the additional training, in GPU hours, or in hours of running time if trials use no GPUs.
         """
         return read(schemas.Forecast, await self._get("/forecast", {"hours": hours}))
+
+    async def replay(
+        self,
+        scheduler: str | Mapping[str, Any] | None = None,
+        *,
+        search: str | Mapping[str, Any] | None = None,
+        max_concurrent_trials: int | None = None,
+    ) -> schemas.Replay:
+        """Return what another scheduler or searcher would have done with the recorded trials. Nothing is trained.
+
+        Args:
+            scheduler: the scheduler as in a spec, such as "asha" or ``{"type": "asha", "reduction_factor": 3}``. None: that of
+                the experiment.
+            search: the searcher as in a spec. None: the trials start in the recorded order.
+            max_concurrent_trials: how many trials train at the same time. None: as many as in the experiment.
+
+        Raises:
+            SpecError: an argument is wrong, or the experiment has too many reports.
+        """
+        body = {"scheduler": scheduler, "search": search, "max_concurrent_trials": max_concurrent_trials}
+        path = f"{await self._path()}/replay"
+        return read(schemas.Replay, await self.client.request("POST", path, body=body, safe=True))
 
     async def best(self) -> schemas.Best | None:
         """Return the best result so far, with its trial, value and configuration, or None if there is no result."""

@@ -9,7 +9,9 @@ import json
 import math
 import os
 import random
+import shutil
 import ssl
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -245,6 +247,35 @@ def folder_of(path: str | os.PathLike[str]) -> Path:
     if not folder.is_dir():
         raise SpecError(f"there is no folder {folder}", "/bundle")
     return folder
+
+
+@contextlib.contextmanager
+def empty_folder(path: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Provide an empty folder for a download, and make it if it does not exist. Delete what was made if the block fails.
+
+    path: the folder. None: a new temporary folder.
+
+    Raises:
+        SpecError: there is a file with this path, or the folder is not empty.
+    """
+    made = path is None
+    folder = Path(tempfile.mkdtemp(prefix="tuner-checkpoint-") if path is None else path)
+    if path is not None:
+        try:
+            made = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise SpecError(
+                f"expected a folder to download to, got {str(folder)!r}, which is a file", "/path"
+            ) from error
+        if any(folder.iterdir()):
+            raise SpecError(f"expected an empty folder to download to, got {str(folder)!r}, which has files", "/path")
+    try:
+        yield folder
+    except BaseException:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:

@@ -1,11 +1,13 @@
-"""The files of a checkpoint as one stream, so that they can be downloaded."""
+"""The files of a checkpoint as one stream, so that they can be downloaded, and unpacking such a download."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from tuner.errors import CheckpointError, Conflict
@@ -46,6 +48,30 @@ def archive(record: CheckpointRecord, folder: str, *, by_agent: bool = False) ->
         node = f"; node {record.node} wrote it" if record.node else ""
         raise Conflict(f"the files of {record.public_id} cannot be read here: {error}{node}") from error
     return pieces
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Write the files of an archive that `archive` has made to an empty folder.
+
+    Raises:
+        CheckpointError: the file is not such an archive, lacks its end, or has an entry that must not be unpacked: a link or a
+            device, or one with a path that leads out of the folder.
+    """
+    with file.open("rb") as whole:
+        whole.seek(-min(2 * BLOCK, whole.seek(0, os.SEEK_END)), os.SEEK_END)
+        if whole.read() != bytes(2 * BLOCK):  # some proxies end a response that was cut as if it were complete
+            raise CheckpointError("the archive lacks its end")
+    try:
+        with tarfile.open(file, "r:") as packed:
+            for member in packed:
+                if not (member.isreg() and _is_safe(member.name)):
+                    raise CheckpointError(f"the archive is rejected: {member.name!r} is no file below its folder")
+                target = folder / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with cast("BinaryIO", packed.extractfile(member)) as source, target.open("xb") as out:
+                    shutil.copyfileobj(source, out, CHUNK)
+    except tarfile.TarError as error:
+        raise CheckpointError(f"the archive cannot be read: {error}") from error
 
 
 def _pieces(where: Place, sizes: Mapping[str, int]) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import CheckpointPolicy, Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import KeptCheckpoint
+from tuner.errors import CheckpointError
 from tuner.experiment import files
 from tuner.experiment.analysis.pareto import front
 from tuner.store import ExperimentRecord, Store
@@ -121,6 +122,29 @@ def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_sent_to_its_end(
             "inner/state.json": 2,
             "model.bin": 3000,
         }
+
+
+def test_an_archive_that_was_cut_or_leads_out_of_its_folder_is_not_unpacked(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    saved(sqlite_store, tmp_path)
+    whole = b"".join(files.archive(sqlite_store.trials.checkpoint("ckpt_0"), str(tmp_path)))
+    second = max(map(whole.index, (b"inner/state.json", b"model.bin")))  # where the header of the second file begins
+    link, outside = tarfile.TarInfo("link"), tarfile.TarInfo("../outside")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+    end = bytes(2 * files.BLOCK)
+    for content, why in (
+        (whole[:second], "lacks its end"),
+        (whole[:1000], "lacks its end"),
+        (b"", "lacks its end"),
+        (b"<html>" * 100 + end, "cannot be read"),
+        (link.tobuf() + end, "'link' is no file below its folder"),
+        (outside.tobuf() + end, "'../outside' is no file below its folder"),
+    ):
+        (tmp_path / "cut.tar").write_bytes(content)
+        with pytest.raises(CheckpointError, match=why):
+            files.unpack(tmp_path / "cut.tar", tmp_path / "into" / "it")
+    assert not (tmp_path / "into").exists()
 
 
 async def test_files_that_cannot_be_opened_are_a_conflict(

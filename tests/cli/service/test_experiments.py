@@ -78,6 +78,8 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     assert shown["best"]["config"] == result.best_config
     assert result.best_checkpoint is not None
     assert shown["best"]["checkpoint"] == result.best_checkpoint.path
+    assert result.best_checkpoint.info is not None
+    assert shown["best"]["checkpoint_id"] == result.best_checkpoint.info.id
     text = output("show", "halved")
     assert len(text.splitlines()) >= 8
     assert f"by trial {shown['best']['trial']}" in text
@@ -753,3 +755,77 @@ def test_delete(
     assert status(monkeypatch, *address, "show", "halved") == 3
     if not there:
         assert not (home / "checkpoints" / search.public_id).exists()
+
+
+def test_checkpoints_are_pinned(search: Search, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = json.loads(output("best", "halved"))["checkpoint_id"]
+    assert output("pin", checkpoint).startswith(f"pinned {checkpoint} of trial ")
+    assert sqlite_store.trials.checkpoint(checkpoint).pinned
+    done = CliRunner().invoke(commands.app, ["unpin", "ckp_x", checkpoint])
+    assert "no checkpoint ckp_x" in done.stderr
+    assert f"unpinned {checkpoint}" in done.stdout
+    assert not sqlite_store.trials.checkpoint(checkpoint).pinned
+    assert status(monkeypatch, "pin", "ckp_x") == 3
+
+
+def test_projects_are_listed_and_changed(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    [line] = output("project", "list").splitlines()
+    assert line.startswith("default      1 experiment     0 running")
+    assert output("project", "change", "vision", "--warm-start", "auto").rstrip().endswith("warm_start auto")
+    rows = [json.loads(line) for line in output("project", "list", "--json").splitlines()]
+    assert [(row["name"], row["experiments"], row["warm_start"]) for row in rows] == [
+        ("default", 1, None),
+        ("vision", 0, "auto"),
+    ]
+    output("project", "change", "vision", "--warm-start", "none")
+    assert len(output("project", "list").splitlines()) == 1
+    assert status(monkeypatch, "project", "change", "no/name", "--warm-start", "auto") == 3
+
+
+def test_the_audit_trail_is_the_same_in_this_home(
+    server: str, sqlite_url: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sqlite_store)
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    output("project", "change", "vision", "--warm-start", "auto")
+    output("cancel", "digits")
+    there = output("audit"), output("audit", "--limit", "1"), output("audit", "--json")
+    monkeypatch.delenv("TUNER_ADDRESS")
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    assert (output("audit"), output("audit", "--limit", "1"), output("audit", "--json")) == there
+    newest, oldest = there[0].splitlines()
+    assert (newest.endswith("/cancel"), oldest.endswith("/projects/vision")) == (True, True)
+    assert there[1].splitlines() == [newest]
+    assert [json.loads(line)["method"] for line in there[2].splitlines()] == ["POST", "PATCH"]
+
+
+def test_a_configuration_is_enqueued_and_a_trial_is_forked(
+    server: str, sqlite_url: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(sqlite_store, digits("halved", 6), start=T0)
+    search.advance(60)
+    [saved, *_] = [one for one in sqlite_store.trials.page(search.id).items if one.checkpoint is not None]
+    monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
+    for address in (server, None):  # on the service, and then on the database of this home
+        if address is None:
+            monkeypatch.delenv("TUNER_ADDRESS")
+        else:
+            monkeypatch.setenv("TUNER_ADDRESS", address)
+        asked = output("enqueue", "halved", "--set", "lr=0.01", "--set", "width=32")
+        assert asked == f"enqueued a trial of halved ({search.public_id}), which is running\n"
+        [point] = sqlite_store.commands.pending([search.id])[0].payload["points"]
+        assert point["params"] == {"lr": 0.01, "width": 32}
+        search.obey()
+        assert status(monkeypatch, "enqueue", "halved", "--set", "lr=low") == 2
+        assert status(monkeypatch, "enqueue", "halved", "--set", "lr") == 2
+    monkeypatch.setenv("TUNER_ADDRESS", server)
+    for named in (("halved", str(saved.number)), (saved.public_id,)):
+        done = CliRunner().invoke(commands.app, ["fork", *named, "--set", "lr=0.02"])
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "the new trial has not started yet" in done.stderr
+        [point] = sqlite_store.commands.pending([search.id])[0].payload["points"]
+        assert (point["params"]["lr"], point["parent"]) == (0.02, saved.number)
+        search.obey()
+    for wrong in (("halved", "0", "--learn"), ("halved", "--checkpoint", "ckp_x"), ("halved", "0", "--set", "lr")):
+        assert status(monkeypatch, "fork", *wrong) == 2
+    assert status(monkeypatch, "fork", "halved", "0", "--checkpoint", "ckp_x") == 3

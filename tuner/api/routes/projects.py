@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
@@ -11,12 +9,9 @@ from fastapi.responses import Response
 
 from tuner.api import schemas
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
-from tuner.api.context import Context, Here
-from tuner.domain.experiment import PROJECT, PROJECT_IN_WORDS
+from tuner.api.context import Here
+from tuner.api.shown_projects import check_name, shown_project, shown_projects
 from tuner.errors import NotFound
-from tuner.settings import Quota
-from tuner.store.experiments import ProjectTotals
-from tuner.store.service.projects import ProjectSettings
 
 router = APIRouter(route_class=Route, tags=["projects"])
 
@@ -31,7 +26,7 @@ ProjectName = Annotated[str, Path(description="the name of the project", example
 )
 def projects(here: Here) -> Response:
     """Return the projects that the caller may see."""
-    found = _projects(here)
+    found = shown_projects(here.store, here.settings.quotas, here.project)
     return answer(schemas.ProjectList(items=[found[name] for name in sorted(found)]))
 
 
@@ -44,7 +39,7 @@ def projects(here: Here) -> Response:
 )
 def get_project(here: Here, project: ProjectName) -> Response:
     name = plain_text(project)
-    found = _projects(here)
+    found = shown_projects(here.store, here.settings.quotas, here.project)
     if name not in found:
         raise NotFound(f"no project {name!r}")
     return answer(found[name])
@@ -60,34 +55,8 @@ def get_project(here: Here, project: ProjectName) -> Response:
 def change_project(here: Here, project: ProjectName, data: Annotated[object, Depends(json_body)]) -> Response:
     """Change the defaults of experiments that are created from now on. Existing experiments do not change."""
     name = plain_text(project)
-    if not re.fullmatch(PROJECT, name):
-        raise NotFound(f"no project can have the name {name!r}: use {PROJECT_IN_WORDS}")
+    check_name(name)
     given = checked(schemas.ProjectPatch, data)
     if "warm_start" in given.model_fields_set:
         here.store.projects.change(name, warm_start=given.warm_start)
-    unused = schemas.Project.of(_unused(name), _quota_of(name, here.settings.quotas), ProjectSettings())
-    return answer(_projects(here).get(name, unused))
-
-
-def _projects(here: Context) -> Mapping[str, schemas.Project]:
-    """Return a dict from name to `Project`, for each project that the caller may see."""
-    quotas = here.settings.quotas
-    totals = {found.project: found for found in here.store.experiments.projects()}
-    settings = here.store.projects.all()
-    with_quota = (q.project for q in quotas if q.project != "*" and here.project in (None, q.project))
-    for name in (*with_quota, *settings):
-        totals.setdefault(name, _unused(name))
-    return {
-        name: schemas.Project.of(found, _quota_of(name, quotas), settings.get(name, ProjectSettings()))
-        for name, found in totals.items()
-    }
-
-
-def _unused(name: str) -> ProjectTotals:
-    return ProjectTotals(name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
-
-
-def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:
-    """Return a project's quotas as resource -> amount. A project without quotas of its own has those of the project "*"."""
-    own = {quota.resource: quota.amount for quota in quotas if quota.project == project}
-    return own or {quota.resource: quota.amount for quota in quotas if quota.project == "*"}
+    return answer(shown_project(here.store, here.settings.quotas, name, here.project))

@@ -24,6 +24,7 @@ from tuner.cli.commands import (
     experiments,
     imports,
     models,
+    projects,
     searches,
     service,
     tokens,
@@ -42,6 +43,7 @@ app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.
 for _module in (searches, experiments, verbs, decisions, models, service, upkeep):
     app.add_typer(_module.group)
 app.add_typer(imports.group, name="import")
+app.add_typer(projects.group, name="project")
 app.add_typer(tokens.group, name="token")
 app.add_typer(webhooks.group, name="webhook")
 

@@ -10,7 +10,14 @@ import typer
 
 from tuner.cli.command_classes import OnService
 from tuner.cli.commands.global_options import command_settings
-from tuner.cli.commands.parameters import ExperimentName, ExperimentNames, IdempotencyKey, JsonLines, JsonObject
+from tuner.cli.commands.parameters import (
+    ExperimentName,
+    ExperimentNames,
+    IdempotencyKey,
+    JsonLines,
+    JsonObject,
+    TrialNumber,
+)
 from tuner.cli.commands.several import for_each_experiment
 from tuner.cli.json_text import dumps
 from tuner.domain.states import ExperimentState
@@ -18,6 +25,13 @@ from tuner.errors import SpecError
 from tuner.names import printable
 
 group = typer.Typer()
+
+CheckpointIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CHECKPOINT...", help="the checkpoints: ckp_..., such as the checkpoint_id that `tuner best` prints"
+    ),
+]
 
 SHOWN = 20
 """The number of experiments that `tuner ls` lists by default."""
@@ -42,26 +56,89 @@ def submit(
 
 @group.command(cls=OnService)
 def fork(
-    experiment: ExperimentName,
+    experiment: Annotated[
+        str,
+        typer.Argument(metavar="EXPERIMENT|TRIAL", help="the experiment: exp_..., or its name; or a trial, trl_..."),
+    ],
+    number: TrialNumber = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="a change of the spec, such as space.lr.upper=0.5; the value is JSON or text; repeat for several changes",
+            help="a change of the spec, such as space.lr.upper=0.5, or of a parameter of the trial, such as lr=0.01; the value "
+            "is JSON or text; repeat for several changes",
         ),
     ] = None,
     learn: Annotated[
         bool, typer.Option("--learn", help="let the new search learn from the trials of the existing experiment")
     ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="the checkpoint from which the new trial starts, ckp_...; default: the newest")
+    ] = None,
     key: IdempotencyKey = None,
 ) -> None:
     """Create an experiment from the spec of an existing one, with changes, and print its id.
+
+    With the number or the id of a trial, start a new trial from a checkpoint of that one instead, and print the new trial's id.
 
     Like `submit`, the command uses the service at TUNER_ADDRESS, or the service on this machine.
     """
     from tuner.cli.service import experiments
 
-    print(experiments.fork(command_settings(), experiment, changes or [], learn, key))
+    if number is None and not experiment.startswith("trl_"):
+        if checkpoint is not None:
+            raise SpecError("--checkpoint is for the fork of a trial: also give the number of one")
+        print(experiments.fork(command_settings(), experiment, changes or [], learn, key))
+        return
+    if learn:
+        raise SpecError("--learn is for the fork of an experiment, not of a trial")
+    made = experiments.fork_trial(command_settings(), experiment, number, changes or [], checkpoint, key)
+    if made is None:
+        print("the new trial has not started yet, because all slots are taken or the search is paused", file=sys.stderr)
+    else:
+        print(made)
+
+
+@group.command(cls=OnService)
+def enqueue(
+    experiment: ExperimentName,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="the value of a parameter, such as lr=0.01 or opt/lr=0.01; the value is JSON or text; repeat for several "
+            "parameters; those that are left out are drawn at random",
+        ),
+    ] = None,
+) -> None:
+    """Start a trial with a configuration of yours next, in addition to num_samples. An experiment that has ended runs again."""
+    from tuner.cli.service import experiments
+
+    outcome = experiments.enqueue(command_settings(), experiment, values or [])
+    print(printable(str(outcome)))
+    if not isinstance(outcome, str):  # the search was run here, to its end
+        from tuner.cli.run import run_status
+
+        if status := run_status(outcome):
+            raise typer.Exit(status)
+
+
+@group.command(cls=OnService)
+def pin(checkpoints: CheckpointIds) -> None:
+    """Pin checkpoints, so that the experiment's checkpoint policy does not delete them."""
+    from tuner.cli.service import experiments
+
+    settings = command_settings()
+    for_each_experiment(checkpoints, lambda checkpoint: experiments.pin(settings, checkpoint, True))
+
+
+@group.command(cls=OnService)
+def unpin(checkpoints: CheckpointIds) -> None:
+    """Unpin checkpoints, so that the experiment's checkpoint policy may delete them again."""
+    from tuner.cli.service import experiments
+
+    settings = command_settings()
+    for_each_experiment(checkpoints, lambda checkpoint: experiments.pin(settings, checkpoint, False))
 
 
 @group.command(cls=OnService)

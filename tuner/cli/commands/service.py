@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated
 
 import typer
 
-from tuner.cli.command_classes import OnNeither, OnThisMachine
+from tuner.cli.command_classes import OnNeither, OnService, OnThisMachine
 from tuner.cli.commands.global_options import command_settings
-from tuner.cli.commands.parameters import AT_ONCE, DatabaseUrl, RayAddress
+from tuner.cli.commands.parameters import AT_ONCE, DatabaseUrl, JsonLines, RayAddress
 from tuner.errors import SpecError
 from tuner.names import printable
 
@@ -119,3 +120,18 @@ def agent(
     )
     ran = "1 trial or part of a trial was" if count == 1 else f"{count} trials or parts of trials were"
     tell(f"{ran} run by this agent")
+
+
+@group.command(cls=OnService)
+def audit(
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many entries")] = 100,
+    as_json: JsonLines = False,
+) -> None:
+    """Show who changed what on the service, newest first."""
+    from tuner.cli.home import access
+    from tuner.cli.service import remote
+
+    settings = command_settings()
+    found = access.trail(settings, limit) if settings.address is None else remote.trail(settings, limit)
+    for line in (json.dumps(one.model_dump()) for one in found) if as_json else access.trail_lines(found):
+        print(printable(line))

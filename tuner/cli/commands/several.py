@@ -43,7 +43,7 @@ def for_each(targets: Sequence[Target], act: Callable[[str, int | None], str]) -
 
 
 def for_each_experiment(names: Sequence[str], act: Callable[[str], str]) -> None:
-    """Call `act` with each experiment, as `for_each` does."""
+    """Call `act` with each experiment or checkpoint, as `for_each` does."""
     for_each([(name, None) for name in names], lambda name, _: act(name))
 
 

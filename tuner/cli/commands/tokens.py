@@ -31,10 +31,8 @@ def create_token(
     from tuner.cli.service import remote
 
     settings = command_settings()
-    if settings.address is None:
-        print(access.created(settings, name, role, expires_days, project))
-    else:
-        print(remote.create_token(settings, name, role, expires_days, project)["secret"])
+    created = access.created if settings.address is None else remote.create_token
+    print(created(settings, name, role, expires_days, project))
 
 
 @group.command(name="list", cls=OnService)

@@ -1,4 +1,4 @@
-"""`tuner token` on the database of this home: create, list and revoke tokens."""
+"""`tuner token` and `tuner audit` on the database of this home: manage tokens, and read the audit trail."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from tuner.api.schemas import AuditEntry
 from tuner.domain.timestamps import rfc3339_or_none
 from tuner.settings import Settings
 from tuner.store import Store
@@ -63,6 +64,20 @@ def revoked(settings: Settings, token_id: str) -> str:
     with _store(settings) as store:
         record = store.access.revoke_token(token_id)
     return f"revoked {record.id} ({record.name})"
+
+
+def trail(settings: Settings, limit: int) -> list[AuditEntry]:
+    """Return the newest entries of the audit trail, newest first, at most `limit`."""
+    with _store(settings) as store:
+        return [AuditEntry.of(*entry) for entry in store.access.trail(limit=limit)]
+
+
+def trail_lines(found: Sequence[AuditEntry]) -> Iterator[str]:
+    """Yield a line for the terminal for each entry that `trail` returned."""
+    for one in found:
+        created = f"  created {one.created}" if one.created is not None else ""
+        when = f"{datetime.fromisoformat(one.time).astimezone():%Y-%m-%d %H:%M:%S}"
+        yield f"{when}  {one.address:<15}  {one.actor:<12}  {one.status}  {one.method:<6}  {one.path}{created}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`tuner submit`, `fork`, `change`, `archive`, `ls`, `show`, `best` and `export`, and verbs such as `tuner pause`.
+"""`tuner submit`, `fork`, `change`, `enqueue`, `archive`, `pin`, `ls`, `show`, `best`, `export`, and verbs such as `tuner pause`.
 
 The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
 service, by default the one on this machine.
@@ -27,6 +27,7 @@ from tuner.domain.events import Command
 from tuner.domain.states import ExperimentState
 from tuner.domain.timestamps import rfc3339
 from tuner.errors import Conflict, SpecError
+from tuner.experiment.operations import trials
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.usecases import (
     amend_experiment,
@@ -120,6 +121,33 @@ def fork(settings: Settings, experiment: str, changes: Sequence[str], learn: boo
         return client.experiment(experiment).fork(patch, learn=learn, idempotency_key=key).id
 
 
+def fork_trial(
+    settings: Settings,
+    name: str,
+    number: int | None,
+    changes: Sequence[str],
+    checkpoint: str | None,
+    key: str | None,
+) -> str | None:
+    """Start a trial of a service from a checkpoint of another one, with changed parameters, and return the new trial's id.
+
+    Return None if the driver has not started the new trial yet.
+
+    Args:
+        settings: the settings, with the address of the service. The default is the service of this machine.
+        name: the id of the trial, or the id or name of its experiment.
+        number: the number of the trial, if `name` is an experiment.
+        changes: changed parameters, such as ``lr=0.01``.
+        checkpoint: a checkpoint of the trial. None: its newest one.
+        key: a key that identifies this request, so that it is not carried out again if it is repeated. None: a new key.
+    """
+    params = _values(changes)
+    with connected(settings, settings.address or url_of(settings.host, settings.port)) as client:
+        trial = client.trial(name) if number is None else numbered_of(client, name, number)
+        made = trial.fork(params, checkpoint_id=checkpoint, idempotency_key=key)
+    return None if made is None else made.id
+
+
 def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
     """Change an experiment of a service or of this home. Return a line for the terminal with its new revision."""
     patch = _patch(changes)
@@ -133,6 +161,41 @@ def change(settings: Settings, experiment: str, changes: Sequence[str]) -> str:
             shown = client.experiment(experiment).change(**patch)
             found, revision = shown.id, shown.revision
     return f"changed {', '.join(patch)} of {_named(experiment, found)}; this is its revision {revision}"
+
+
+def enqueue(settings: Settings, experiment: str, values: Sequence[str]) -> str | Result:
+    """Start a trial with this configuration next, in an experiment of a service or of this home. Return a line for the terminal.
+
+    An experiment of this home that has ended is also run here. The call then waits for its end, and returns its result.
+    """
+    configuration = _values(values)
+    if settings.address is not None:
+        with connected(settings, settings.address) as client:
+            shown = client.experiment(experiment).enqueue([configuration])
+            return f"enqueued a trial of {_named(experiment, shown.id)}, which is {shown.state}"
+    with Store.open(settings.database_url) as store:
+        store.migrate()
+        record = store.experiments.get(id_of(store, experiment))
+        if record.state.ended:
+            only_followed(record)  # raises SpecError before the command is written if nothing can run it
+        trials.enqueue(store, record.public_id, [configuration])
+    if record.state.ended:
+        return resume(record.public_id)
+    return f"enqueued a trial of {_named(experiment, record.public_id)}, which is {record.state}"
+
+
+def pin(settings: Settings, checkpoint: str, pinned: bool) -> str:
+    """Pin or unpin a checkpoint of a service or of this home. Return a line for the terminal."""
+    if settings.address is None:
+        with Store.open(settings.database_url) as store:
+            store.migrate()
+            record = trials.pin(store, checkpoint, pinned)
+            found, trial, experiment = record.public_id, record.trial, record.experiment
+    else:
+        with connected(settings, settings.address) as client:
+            shown = client.pin_checkpoint(checkpoint) if pinned else client.unpin_checkpoint(checkpoint)
+            found, trial, experiment = shown.id, shown.trial_number, shown.experiment_id
+    return f"{'pinned' if pinned else 'unpinned'} {found} of trial {trial} of {experiment}"
 
 
 def delete(settings: Settings, experiment: str, force: bool) -> str:
@@ -183,13 +246,28 @@ def _patch(changes: Sequence[str]) -> dict[str, Any]:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
                 raise SpecError(f"--set {change} changes a part of a field, and another --set replaces the whole field")
-        try:
-            value = json.loads(text, parse_constant=_refuse)
-        except ValueError:
-            value = text
+        value = _value(text)
         holds_text = path in _TEXTS or sections == ["tags"]
         place[name] = text if holds_text and value is not None and not isinstance(value, str) else value
     return patch
+
+
+def _values(given: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters that texts such as ``lr=0.01`` describe. Values that are not JSON become strings."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, sign, text = one.partition("=")
+        if not sign or not name:
+            raise SpecError(f"expected PARAMETER=VALUE after --set, got {one!r}")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError:
+        return text
 
 
 def _refuse(constant: str) -> None:
@@ -266,6 +344,7 @@ def best(found: Result) -> Row | None:
     """Return the best trial of a result as the dict that `tuner best` prints, or None if there is no best trial."""
     if found.best_trial is None:
         return None
+    checkpoint = found.best_checkpoint.info if found.best_checkpoint is not None else None
     schedule = [{"iteration": one["iteration"], "config": config_as_json(one["config"])} for one in found.schedule()]
     return {
         "trial": found.best_trial.number,
@@ -274,7 +353,8 @@ def best(found: Result) -> Row | None:
         "runs": [trial.number for trial in found.best_runs],
         "config": config_as_json(found.best_config),
         "schedule": schedule if len(schedule) > 1 else None,
-        "checkpoint": found.best_checkpoint.info.uri if found.best_checkpoint and found.best_checkpoint.info else None,
+        "checkpoint": None if checkpoint is None else checkpoint.uri,
+        "checkpoint_id": None if checkpoint is None else checkpoint.id,
     }
 
 
@@ -291,7 +371,7 @@ def abandoned(settings: Settings, experiment: str) -> str | None:
 
 def shown(found: Result, next_step: str | None = None) -> Row:
     """Return a result as the dict that `tuner show --json` prints. next_step: what `abandoned` returned."""
-    trials = [
+    rows = [
         {
             "number": trial.number,
             "state": str(trial.state),
@@ -304,7 +384,7 @@ def shown(found: Result, next_step: str | None = None) -> Row:
         for trial in found.trials
     ]
     head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
-    return {**head, "next_step": next_step, "error": found.error, "best": best(found), "trials": trials}
+    return {**head, "next_step": next_step, "error": found.error, "best": best(found), "trials": rows}
 
 
 def lines(row: Row) -> Iterator[str]:

@@ -1,14 +1,12 @@
-"""`tuner explain`, `logs`, `schedule`, `replay` and `token` on a service."""
+"""`tuner explain`, `logs`, `schedule`, `replay`, `token`, `audit` and `project` on a service."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from types import SimpleNamespace
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Literal
 
+from tuner.api.schemas import AuditEntry, Project
 from tuner.cli.home import access, explain, logs, replay
 from tuner.cli.json_text import dumps
 from tuner.cli.service.experiments import connected, numbered_of
@@ -82,38 +80,54 @@ def replayed(
     as_json: bool,
 ) -> Iterator[str]:
     """Yield the same lines as `replay.replayed`, for an experiment of a service."""
-    body = {"scheduler": replay.wanted(scheduler, options), "search": search, "max_concurrent_trials": concurrent}
+    asked = replay.wanted(scheduler, options)
     with _service(settings) as client:
-        path = f"/experiments/{client.experiment(called).get().id}/replay"
-        answer = client.request("POST", path, body=body, safe=True)
+        found = client.experiment(called).replay(asked, search=search, max_concurrent_trials=concurrent)
     if as_json:
-        yield json.dumps(answer)
-        return
-    yield from replay.lines(json.loads(json.dumps(answer), object_hook=lambda found: SimpleNamespace(**found)))
+        yield dumps(found.model_dump(mode="json"))
+    else:
+        yield from replay.lines(found)
 
 
 def create_token(
     settings: Settings, name: str, role: str, expires_days: float | None, project: str | None = None
-) -> dict[str, Any]:
-    """Create a token on a service, and return it with its secret."""
+) -> str:
+    """Create a token on a service, and return its secret."""
     wanted = str(Role.named(role))
     with _service(settings) as client:
-        body = {"name": name, "role": wanted, "project": project, "expires_days": expires_days}
-        made: dict[str, Any] = client.request("POST", "/tokens", body=body)
-        return made
+        return str(client.create_token(name, role=wanted, project=project, expires_days=expires_days).secret)
 
 
 def tokens(settings: Settings) -> list[access.Row]:
     """Return the tokens of a service, newest first, as the same dicts as `access.rows`."""
     with _service(settings) as client:
-        return [{name: row[name] for name in access.FIELDS} for row in client.request("GET", "/tokens")["items"]]
+        return [{name: getattr(one, name) for name in access.FIELDS} for one in client.tokens()]
 
 
 def revoke_token(settings: Settings, token: str) -> str:
     """Revoke a token of a service, and return a line for the terminal with its id and name."""
     with _service(settings) as client:
-        found = client.request("POST", f"/tokens/{quote(token, safe='')}/revoke", safe=True)
-    return f"revoked {found['id']} ({found['name']})"
+        found = client.revoke_token(token)
+    return f"revoked {found.id} ({found.name})"
+
+
+def trail(settings: Settings, limit: int) -> list[AuditEntry]:
+    """Return the newest entries of the audit trail of a service, newest first, at most `limit`."""
+    with _service(settings) as client:
+        return list(client.audit(limit=limit))
+
+
+def projects(settings: Settings) -> list[Project]:
+    """Return the projects of a service, ordered by name."""
+    with _service(settings) as client:
+        return list(client.projects())
+
+
+def change_project(settings: Settings, name: str, warm_start: Literal["auto"] | None) -> Project:
+    """Change the settings of a project of a service, which need not have experiments yet, and return the project."""
+    with _service(settings) as client:
+        changed: Project = client.change_project(name, warm_start=warm_start)
+    return changed
 
 
 def _service(settings: Settings) -> Any:

@@ -1,1 +1,1 @@
-"""The types of what belongs to the service: agents, code bundles, the cluster, health, webhooks."""
+"""The types of what belongs to the service: access, agents, code bundles, the cluster, health, projects, webhooks."""
