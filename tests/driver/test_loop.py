@@ -30,6 +30,7 @@ from tuner.driver.loop import ExperimentLoop, Stopped, runs_user_code
 from tuner.errors import CheckpointUnreachable, LostLease, Retryable
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
+from tuner.schedulers.stoppers import MaximumIterationStopper
 from tuner.search.base import Searcher, Suggestion
 from tuner.search.random_search import RandomSearch
 from tuner.space import Space
@@ -796,16 +797,34 @@ async def test_a_part_of_the_users_that_is_slow_holds_nobody_else_up(slow_part: 
     assert all(gate.on_time)
 
 
-async def test_a_scheduler_of_the_users_that_exits_ends_its_own_experiment_only() -> None:
-    class Exits(FIFOScheduler):
+async def test_a_part_of_the_users_that_exits_ends_its_own_experiment_only() -> None:
+    """The next driver of the experiment was ended, too, if a scheduler or a stopper was the part."""
+
+    class Schedules(FIFOScheduler):
         def decide(self, fact: Fact, trials: Population) -> Sequence[Decision]:
             sys.exit("no more")
 
-    memory = Memory()
-    spec = driven(memory).core.spec
-    memory.loop = ExperimentLoop(assemble(spec, Space.from_json(spec.space), Parts(scheduler=Exits())), memory, memory)
+    class Stops(MaximumIterationStopper):
+        def decide(self, number: int, trials: Population) -> str | None:
+            sys.exit("no more")
+
+    class Searches(RandomSearch):
+        def suggest(self, number: int, trials: Population) -> Suggestion | None:
+            sys.exit("no more")
+
+    async def ended(parts: Parts) -> Any:
+        memory = Memory()
+        spec = driven(memory).core.spec
+        memory.loop = ExperimentLoop(assemble(spec, Space.from_json(spec.space), parts), memory, memory)
+        return await memory.loop.run(1, None), memory.loop.core.experiment.error
+
+    state, error = await ended(Parts(scheduler=Schedules()))
+    assert (state, error[: error.index("(")]) == (ExperimentState.FAILED, "the scheduler raised SystemExit: no more ")
+    state, error = await ended(Parts(stopper=Stops(max_iter=3)))
+    assert state is ExperimentState.FAILED
+    assert "stop raised SystemExit: no more; the metrics were 'loss'" in error
     with pytest.raises(RuntimeError, match=r"the user's code has called sys\.exit\(no more\)"):
-        await memory.loop.run(1, None)
+        await ended(Parts(searcher=Searches()))
 
 
 async def test_a_heavy_searcher_of_ours_is_asked_elsewhere_and_holds_up_no_verdict() -> None:

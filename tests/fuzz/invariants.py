@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ _LEDGER_FIELDS = (
     "_unfinished",
     "late",
     "_borrowers",
-    "_active",
+    "_sources",
+    "_started_from",
     "_best",
 )
 _CORE_FIELDS = (
@@ -87,6 +89,11 @@ def of_state(
             yield f"{who} has {trial.reports} reports, its segments {[s.report_no for s in trial.segments]}"
         if trial.checkpoint is not None and not core.experiment.checkpoints.exists(trial.checkpoint.id):
             yield f"{who} would start from {trial.checkpoint.id}, which does not exist"
+    segments = [trial.segments[-1] for trial in core.trials if trial.holds_resources]
+    segments += [trial.next for trial in core.trials if trial.next is not None]
+    sources = dict(Counter(segment.source.id for segment in segments if segment.source is not None))
+    if sources != (kept := core.experiment.checkpoints._started_from):
+        yield f"open and planned segments start from {sources}, and {kept} are kept for them"
     yield from _of_sizes(core)
     waiting = set(core.experiment.waiting_exploits)
     if odd := [n for n in waiting if not (core.trials[n].state is TrialState.PAUSED and core.trials[n].held)]:

@@ -253,7 +253,7 @@ class Decider:
             return ()
         try:
             decisions = tuple(self.scheduler.decide(fact, self.trials.searched))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._give_up(error)
         return filter(self._still_applies, decisions) if decisions else ()
 
@@ -290,7 +290,7 @@ class Decider:
             return can_resume(trial)
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
-    def _give_up(self, error: Exception) -> Iterator[Decision]:
+    def _give_up(self, error: BaseException) -> Iterator[Decision]:
         log.error("the scheduler raised", exc_info=error)
         origin = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the scheduler raised {type(error).__name__}: {text_of(error)} ({origin.name}, line {origin.lineno})"
@@ -463,7 +463,7 @@ class Decider:
             return (yield from self._repeat_or_finish(done))
         try:
             choice = self.scheduler.choose(self.trials.searched, self.may_start)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             yield from self._give_up(error)
             return False
         if choice is not None and used_up:

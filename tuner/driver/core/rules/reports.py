@@ -95,7 +95,7 @@ def _ask_stopper(experiment: State, trial: Trial) -> list[Decision]:
         return []
     try:
         reason = experiment.stopper.decide(trial.number, experiment.trials)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         meant = did_you_mean(error.args[0], trial.last, "'") if isinstance(error, KeyError) and error.args else ""
         what = (
             f"stop raised {type(error).__name__}: {text_of(error)}; the metrics were {names(sorted(trial.last))}{meant}"
@@ -115,7 +115,7 @@ def _would_stop(experiment: State, trial: Trial) -> bool:
     try:
         judge = experiment.stopper if trial.repeat_of is None else None
         return judge is not None and judge.decide(trial.number, experiment.trials) is not None
-    except Exception:
+    except (Exception, SystemExit):
         return False
 
 
