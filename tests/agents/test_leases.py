@@ -158,7 +158,7 @@ def test_a_report_that_is_sent_again_says_how_old_it_is_by_then() -> None:
         if len(ages) == 2:
             return httpx.Response(503, headers={"Retry-After": "0"}, json={"detail": "starting"})
         verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
-        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+        return httpx.Response(200, json={**verdict, "completed": False, "wanted": "continue"})
 
     async def report() -> None:
         leases = Leases("http://service.invalid", None, "far", "agent")
