@@ -66,7 +66,7 @@ def test_one_who_only_looks_for_the_module_takes_no_action_away(module: str, tmp
 
 
 def test_one_who_looks_for_the_module_while_another_imports_it_does_not_change_it(module: str, tmp_path: Path) -> None:
-    """As a thread that did not find the module in `sys.modules` just before another one put it there."""
+    """The module was not in `sys.modules` when the first thread looked there, and has its loader from its import."""
     calls: list[int] = []
     on_import(module, lambda: calls.append(1))
     (tmp_path / f"{module}.py").write_text("import sys\nfor one in sys.meta_path: one.find_spec(__name__, None)\n")
