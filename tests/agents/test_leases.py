@@ -14,6 +14,7 @@ from tuner.api.access.guards import MAX_BODY
 from tuner.api.schemas.service.agents import MOST_EARLIER
 from tuner.domain.segments import Failure, Outcome, Report
 from tuner.errors import ServiceError
+from tuner.trials.training.metrics import LONGEST_NAME
 
 MOVED = {"location": "https://tuner.example.com/here"}
 NEGOTIATED = {"content-location": "error.html.en"}  # as Apache sends it with a page in several languages
@@ -115,12 +116,12 @@ def test_a_service_is_told_of_a_last_report() -> None:
     assert [body.get("last") for body in bodies] == [None, True]
 
 
-@pytest.mark.parametrize(("metrics", "calls"), [(1, 3), (400, 5)])
+@pytest.mark.parametrize(("metrics", "calls"), [(1, 3), (34, 5)])
 def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes(metrics: int, calls: int) -> None:
     """The first batch after an outage of the service had more, so the service refused it, and the trial failed."""
     assert AT_ONCE <= MOST_EARLIER + 1
     bodies: list[Any] = []
-    values = {f"validation/class_{i}": 1 / 3 for i in range(metrics)}
+    values = {f"{i:0{LONGEST_NAME}}": 1 / 3 for i in range(metrics)}
 
     def answer(request: httpx.Request) -> httpx.Response:
         assert len(request.content) <= MAX_BODY
@@ -158,7 +159,7 @@ def test_a_report_that_is_sent_again_says_how_old_it_is_by_then() -> None:
         if len(ages) == 2:
             return httpx.Response(503, headers={"Retry-After": "0"}, json={"detail": "starting"})
         verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
-        return httpx.Response(200, json={**verdict, "wanted": "continue"})
+        return httpx.Response(200, json={**verdict, "completed": False, "wanted": "continue"})
 
     async def report() -> None:
         leases = Leases("http://service.invalid", None, "far", "agent")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,16 @@ def test_one_who_only_looks_for_the_module_takes_no_action_away(module: str, tmp
     assert calls == []
     __import__(module)
     assert sorted(calls) == ["first", "second"]
+
+
+def test_one_who_looks_for_the_module_while_another_imports_it_does_not_change_it(module: str, tmp_path: Path) -> None:
+    """The module was not in `sys.modules` when the first thread looked there, and has its loader from its import."""
+    calls: list[int] = []
+    on_import(module, lambda: calls.append(1))
+    (tmp_path / f"{module}.py").write_text("import sys\nfor one in sys.meta_path: one.find_spec(__name__, None)\n")
+    spec = __import__(module).__spec__
+    assert isinstance(spec.loader, SourceFileLoader)
+    assert calls == [1]
 
 
 def test_an_import_that_failed_may_be_tried_again(module: str, tmp_path: Path) -> None:

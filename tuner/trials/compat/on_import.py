@@ -29,7 +29,7 @@ class _Hook(MetaPathFinder, Loader):
             spec = find_spec(fullname)
         finally:
             self._finding.real = False
-        if spec is None or spec.loader is None:
+        if spec is None or spec.loader is None or fullname in sys.modules:  # another thread is importing the module
             return spec
         self._loader, spec.loader = spec.loader, self
         return spec
