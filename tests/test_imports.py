@@ -29,7 +29,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tuner.service.early": "only `tuner serve` needs it",
     },
     "tuner.cli.commands.*": {EVERYTHING: "a command loads only what it needs"},
-    "tuner.cli.service.experiments": {"tuner.client.synchronous": SLOW},
+    "tuner.cli.service.experiments": {"tuner.client.records": SLOW, "tuner.client.synchronous": SLOW},
     "tuner.cli.serving": {"tuner.serving.exports": SLOW, "tuner.serving.ray_serve": SLOW},
     "tuner.serving": {"tuner.serving": SLOW},
     "tuner.cli.doctor": {"tuner.trials.checkpoints.storage": SLOW},

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { parsed } from "../api/exact";
 import type { Trial } from "../api/types";
 import { readable } from "../format";
 import { after, nothing, random, story } from "../test/run";
@@ -113,8 +114,11 @@ describe("what is chosen on the axes", () => {
     expect(conditionsOf(dimensions, brushes, trials, trials, { space, labels: {} })).toEqual([
       "params.seed?=[9007199254740993]",
     ]);
-    // A range has an axis of numbers, as before.
-    const range = { seed: { type: "randint", lower: 0, upper: 2 ** 60 } };
+    // A range has an axis of numbers, as before, also if its end was read with all digits.
+    const range = parsed('{"seed":{"type":"randint","lower":0,"upper":1152921504606846976}}') as Record<
+      string,
+      unknown
+    >;
     expect(dimensionsOf(trials, { metric: "accuracy", space: range })[0]!.range).toMatchObject({
       min: 0,
       max: 2 ** 60,

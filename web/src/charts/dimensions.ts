@@ -387,7 +387,7 @@ function domainOf(space: Experiment["space"], name: string): Domain {
   if (Array.isArray(categories)) {
     return categories.some((one) => isObject(one)) ? unknown : { ...unknown, categories };
   }
-  const bounds = [here["lower"], here["upper"]].filter((one): one is number => typeof one === "number");
+  const bounds = [here["lower"], here["upper"]].map(asNumber).filter((one): one is number => typeof one === "number");
   return { whole: type.endsWith("randint"), log: type.includes("log"), bounds, categories: null };
 }
 

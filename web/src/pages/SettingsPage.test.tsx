@@ -77,8 +77,7 @@ it("shows the latest changes even if hundreds of checks of a spec came after the
   const check = { ...entry, method: "POST", path: "/api/v1/experiments/dry-run" };
   const checks = Array.from({ length: 200 }, (_, id) => ({ ...check, id: String(900 - id) }));
   const pause = { ...entry, id: "7", method: "POST", path: "/api/v1/experiments/exp_0123456789abcdef0123/pause" };
-  for (const name of ["tokens", "projects", "webhooks"] as const)
-    vi.spyOn(api, name).mockResolvedValue({ items: [] });
+  for (const name of ["tokens", "projects", "webhooks"] as const) vi.spyOn(api, name).mockResolvedValue({ items: [] });
   vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "admin" } as never);
   vi.spyOn(api, "audit").mockImplementation((_, token) => {
     const page =
