@@ -18,7 +18,6 @@ from tuner import __version__
 from tuner.api import problems
 from tuner.api.access.auth import Authenticate, PlainAddress, check_allowed, plain_networks, secured
 from tuner.api.access.guards import Guard
-from tuner.api.access.projects import within_project
 from tuner.api.answers import with_models
 from tuner.api.context import Context
 from tuner.api.driver import Driver
@@ -27,6 +26,7 @@ from tuner.api.housekeeping import keep_clean
 from tuner.api.monitoring.metrics import Metrics
 from tuner.api.monitoring.observe import Observe
 from tuner.api.openapi import describe
+from tuner.api.projects import within_project
 from tuner.api.routes import (
     access,
     bundles,

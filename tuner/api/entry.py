@@ -7,10 +7,10 @@ import asyncio
 from starlette.requests import Request
 
 from tuner.api.access.auth import check_allowed
-from tuner.api.access.projects import within_project
 from tuner.api.answers import only_known_parameters, plain_text
 from tuner.api.context import Context, context
 from tuner.api.paths import with_slashes
+from tuner.api.projects import within_project
 from tuner.domain.keys import may_be_experiment_id
 from tuner.errors import Conflict, NotFound
 from tuner.experiment.operations.usecases import id_of

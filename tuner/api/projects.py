@@ -1,52 +1,70 @@
-"""The projects of a database as the API and `tuner project` show them."""
+"""Make sure that a token that is limited to a project gives access to this project only.
+
+There are two checks. The store that a route uses (`Context.store`) shows only the token's project. And before a route is
+called, the ids in the request's path are looked up in that store, so that an id of another project is not found. A limited
+token may call a route only if the path contains such an id or is listed in `FILTERED`, so that a route that is added later
+does not show other projects by mistake.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
-from tuner.api import schemas
-from tuner.domain.experiment import PROJECT, PROJECT_IN_WORDS
-from tuner.errors import NotFound
-from tuner.settings import Quota
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from tuner.api.answers import plain_text
+from tuner.api.context import Here
+from tuner.experiment.operations.usecases import found_for_agents
 from tuner.store import Store
-from tuner.store.experiments import ProjectTotals
-from tuner.store.service.projects import ProjectSettings
 
-
-def check_name(name: str) -> None:
-    """Raise NotFound if no project can have this name."""
-    if not re.fullmatch(PROJECT, name):
-        raise NotFound(f"no project can have the name {name!r}: use {PROJECT_IN_WORDS}")
-
-
-def shown_project(store: Store, quotas: tuple[Quota, ...], name: str, only: str | None = None) -> schemas.Project:
-    """Return a project, which need not have experiments, settings or a quota. `only` is as for `shown_projects`."""
-    unused = schemas.Project.of(_unused(name), _quota_of(name, quotas), ProjectSettings())
-    return shown_projects(store, quotas, only).get(name, unused)
-
-
-def shown_projects(store: Store, quotas: tuple[Quota, ...], only: str | None = None) -> Mapping[str, schemas.Project]:
-    """Return a dict from name to `Project`, for each project that has experiments, settings or a quota.
-
-    only: the only project that the caller may see. None: all projects.
-    """
-    totals = {found.project: found for found in store.experiments.projects()}
-    settings = store.projects.all()
-    with_quota = (q.project for q in quotas if q.project != "*" and only in (None, q.project))
-    for name in (*with_quota, *settings):
-        totals.setdefault(name, _unused(name))
-    return {
-        name: schemas.Project.of(found, _quota_of(name, quotas), settings.get(name, ProjectSettings()))
-        for name, found in totals.items()
+FILTERED = frozenset(
+    {
+        "/bundles/{sha256}",  # whoever knows the SHA-256 already has the content
+        "/experiments",
+        "/experiments/dry-run",
+        "/projects",
+        "/session",
+        "/tokens",
+        "/tokens/{token_id}/revoke",
+        "/audit",
+        "/webhooks",
     }
+)
+"""Paths of routes that take all their data from `Context.store`, so that limited tokens may call them.
+
+`tests/api/test_projects.py` tests each of these routes.
+"""
+
+LOOKUPS: Mapping[str, Callable[[Store, str], object]] = {
+    "experiment": lambda store, found: found_for_agents(store, found),
+    # A lease is not looked up, because the driver finds it only together with its experiment.
+    "lease": lambda store, found: None,
+    "experiment_id": lambda store, found: store.experiments.get(found),
+    "trial_id": lambda store, found: store.trials.get(found),
+    "checkpoint_id": lambda store, found: store.trials.checkpoint(found),
+    "project": lambda store, found: store.projects.check(found),
+    "webhook_id": lambda store, found: store.webhooks.get(found),
+}
+"""Maps the name of a path parameter to a function that looks up its value in a store, or raises NotFound."""
 
 
-def _unused(name: str) -> ProjectTotals:
-    return ProjectTotals(name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+async def within_project(request: Request, here: Here) -> None:
+    """Refuse a request if its token is limited to a project and the request concerns other projects.
 
-
-def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:
-    """Return a project's quotas as resource -> amount. A project without quotas of its own has those of the project "*"."""
-    own = {quota.resource: quota.amount for quota in quotas if quota.project == project}
-    return own or {quota.resource: quota.amount for quota in quotas if quota.project == "*"}
+    Raises:
+        NotFound: an id in the path does not exist, or belongs to another project.
+        HTTPException: tokens that are limited to a project may not call the route.
+    """
+    if here.project is None:
+        return
+    path = request.scope["route"].path.removeprefix("/api/v1")
+    ids = {name: str(value) for name, value in request.path_params.items()}
+    if path not in FILTERED and (not ids or not ids.keys() <= LOOKUPS.keys()):
+        raise HTTPException(
+            403, f"{path} is about all projects, but your access is limited to the project {here.project!r}"
+        )
+    for name, value in ids.items():
+        if name in LOOKUPS:
+            await asyncio.to_thread(LOOKUPS[name], here.store, plain_text(value))

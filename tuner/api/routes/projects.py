@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from tuner.api import schemas
 from tuner.api.answers import BAD, NOT_FOUND, Route, answer, checked, json_body, plain_text
 from tuner.api.context import Here
-from tuner.api.projects import check_name, shown_project, shown_projects
+from tuner.api.schemas.service.projects import check_name, shown_project, shown_projects
 from tuner.errors import NotFound
 
 router = APIRouter(route_class=Route, tags=["projects"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tuner.api.projects import check_name, shown_project, shown_projects
 from tuner.api.schemas import Project
+from tuner.api.schemas.service.projects import check_name, shown_project, shown_projects
 from tuner.settings import Settings
 from tuner.store import Store
 

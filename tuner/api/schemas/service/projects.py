@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from tuner.api.schemas.forms import Body, Model, Timestamp
+from tuner.domain.experiment import PROJECT, PROJECT_IN_WORDS
 from tuner.domain.timestamps import rfc3339_or_none
+from tuner.errors import NotFound
+from tuner.settings import Quota
+from tuner.store import Store
 from tuner.store.experiments import ProjectTotals
 from tuner.store.service.projects import ProjectSettings, WarmStart
 
@@ -69,3 +74,41 @@ class ProjectPatch(Body):
     """The body of a request that changes the settings of a project. Settings that are left out keep their values."""
 
     warm_start: DefaultWarmStart = None
+
+
+def check_name(name: str) -> None:
+    """Raise NotFound if no project can have this name."""
+    if not re.fullmatch(PROJECT, name):
+        raise NotFound(f"no project can have the name {name!r}: use {PROJECT_IN_WORDS}")
+
+
+def shown_project(store: Store, quotas: tuple[Quota, ...], name: str, only: str | None = None) -> Project:
+    """Return a project, which need not have experiments, settings or a quota. `only` is as for `shown_projects`."""
+    unused = Project.of(_unused(name), _quota_of(name, quotas), ProjectSettings())
+    return shown_projects(store, quotas, only).get(name, unused)
+
+
+def shown_projects(store: Store, quotas: tuple[Quota, ...], only: str | None = None) -> Mapping[str, Project]:
+    """Return a dict from name to `Project`, for each project that has experiments, settings or a quota.
+
+    only: the only project that the caller may see. None: all projects.
+    """
+    totals = {found.project: found for found in store.experiments.projects()}
+    settings = store.projects.all()
+    with_quota = (q.project for q in quotas if q.project != "*" and only in (None, q.project))
+    for name in (*with_quota, *settings):
+        totals.setdefault(name, _unused(name))
+    return {
+        name: Project.of(found, _quota_of(name, quotas), settings.get(name, ProjectSettings()))
+        for name, found in totals.items()
+    }
+
+
+def _unused(name: str) -> ProjectTotals:
+    return ProjectTotals(name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _quota_of(project: str, quotas: tuple[Quota, ...]) -> dict[str, float]:
+    """Return a project's quotas as resource -> amount. A project without quotas of its own has those of the project "*"."""
+    own = {quota.resource: quota.amount for quota in quotas if quota.project == project}
+    return own or {quota.resource: quota.amount for quota in quotas if quota.project == "*"}

@@ -18,7 +18,7 @@ from tests.api.conftest import SPEC
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.api import app as module
 from tuner.api import create_app
-from tuner.api.access.projects import FILTERED
+from tuner.api.projects import FILTERED
 from tuner.domain.batch import Batch
 from tuner.domain.events import CheckpointSaved
 from tuner.domain.keys import trial_id
