@@ -216,10 +216,11 @@ def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open
     page = visit(f"/experiments/{search.public_id}?sort=number", height=1300)
     expect(page.get_by_role("status")).to_have_text("live")
     read: list[str] = []
-    improved_before = 0
+    improved_before, begun = 0, time.monotonic()
     for count in (30, 60, 61, 62, 63, 90):
         if count == 60:
             improved_before = improvements(service, search)
+            begun = time.monotonic()
             page.on("request", lambda request: read.append(request.url))
         search.advance(count)
         expect(page.get_by_role("heading", name=f"Trials · {len(search.core.trials)}")).to_be_visible()
@@ -232,7 +233,10 @@ def test_rows_are_what_the_core_has_after_pauses_exploits_and_starts(visit: Open
     # The panel of the best configuration reads how it changed, at most once for each new best value.
     of_best = [url for url in read if url.endswith("/lineage?at=best")]
     assert len(of_best) <= improvements(service, search) - improved_before
-    rows = [url for url in read if url not in of_best]
+    # The warning of trials that started over is read every 30 s.
+    of_warning = [url for url in read if "/decisions" in url and "text=starts" in url]
+    assert len(of_warning) <= 1 + (time.monotonic() - begun) / 30
+    rows = [url for url in read if url not in of_best and url not in of_warning]
     assert [url for url in rows if "/trials" in url or "/decisions" in url or "/curves" in url] == []
 
 
