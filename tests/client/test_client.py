@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -523,7 +524,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def test_a_checkpoint_is_downloaded_into_an_empty_folder(
-    server: str, sqlite_store: Store, tmp_path: Path
+    server: str, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(sqlite_store, tmp_path)
     target = tmp_path / "kept" / "best"
@@ -547,7 +548,12 @@ async def test_a_checkpoint_is_downloaded_into_an_empty_folder(
         assert client.checkpoint("ckpt_0") == client.pin_checkpoint("ckpt_0")
         assert not client.unpin_checkpoint("ckpt_0").pinned
     async with await tuner.connect_async(server) as other:
-        found = await other.download_checkpoint("ckpt_0")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        download = asyncio.create_task(other.download_checkpoint("ckpt_0"))
+        while not list(tmp_path.glob("tuner-checkpoint-*/.download-*/files/*")):
+            assert not download.done(), "no other task ran while the files were unpacked"
+            await asyncio.sleep(0)
+        found = await download
     assert names(Path(found)) == ["inner", "inner/state.json", "model.bin"]
     shutil.rmtree(found)
 

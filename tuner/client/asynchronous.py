@@ -323,7 +323,8 @@ class AsyncClient:
             packed, files = Path(aside, "checkpoint.tar"), Path(aside, "files")
             await self._download(f"/checkpoints/{quote(checkpoint_id, safe='')}/download", packed)
             files.mkdir()
-            unpack(packed, files)
+            for _ in unpack(packed, files):
+                await asyncio.sleep(0)  # the event loop of the caller goes on
             for entry in files.iterdir():
                 entry.rename(folder / entry.name)
         return str(folder)

@@ -320,7 +320,8 @@ class Client:
             packed, files = Path(aside, "checkpoint.tar"), Path(aside, "files")
             self._download(f"/checkpoints/{quote(checkpoint_id, safe='')}/download", packed)
             files.mkdir()
-            unpack(packed, files)
+            for _ in unpack(packed, files):
+                time.sleep(0)  # the event loop of the caller goes on
             for entry in files.iterdir():
                 entry.rename(folder / entry.name)
         return str(folder)

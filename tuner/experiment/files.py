@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -50,8 +49,8 @@ def archive(record: CheckpointRecord, folder: str, *, by_agent: bool = False) ->
     return pieces
 
 
-def unpack(file: Path, folder: Path) -> None:
-    """Write the files of an archive that `archive` has made to an empty folder.
+def unpack(file: Path, folder: Path) -> Iterator[None]:
+    """Write the files of an archive that `archive` has made to an empty folder. Yield after each piece, so that others can run.
 
     Raises:
         CheckpointError: the file is not such an archive, lacks its end, or has an entry that must not be unpacked: a link or a
@@ -69,7 +68,9 @@ def unpack(file: Path, folder: Path) -> None:
                 target = folder / member.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with cast("BinaryIO", packed.extractfile(member)) as source, target.open("xb") as out:
-                    shutil.copyfileobj(source, out, CHUNK)
+                    while piece := source.read(CHUNK):
+                        out.write(piece)
+                        yield
     except tarfile.TarError as error:
         raise CheckpointError(f"the archive cannot be read: {error}") from error
 

@@ -143,7 +143,7 @@ def test_an_archive_that_was_cut_or_leads_out_of_its_folder_is_not_unpacked(
     ):
         (tmp_path / "cut.tar").write_bytes(content)
         with pytest.raises(CheckpointError, match=why):
-            files.unpack(tmp_path / "cut.tar", tmp_path / "into" / "it")
+            list(files.unpack(tmp_path / "cut.tar", tmp_path / "into" / "it"))
     assert not (tmp_path / "into").exists()
 
 
