@@ -35,17 +35,21 @@ def test_an_ipv6_address_has_brackets_in_the_url(
     except OSError:
         pytest.skip("this machine has no IPv6")
 
-    async def loaded(*given: object) -> None: ...
+    calls: list[tuple[object, ...]] = []
+
+    async def loaded(*given: object) -> None:
+        calls.append(given)
 
     bound: list[socket.socket] = []
     monkeypatch.setattr("tuner.serving.ray_serve.finder", lambda *given: None)
     monkeypatch.setattr("tuner.serving.ray_serve.in_process", loaded)
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: bound.extend(one.dup() for one in sockets))
-    serving.serve_in_process(Settings(), "lines", "json:JSONDecoder", "::1", 0, None)
+    serving.serve_in_process(Settings(allowed_hosts=("model.lan",)), "lines", "json:JSONDecoder", "::1", 0, None)
     with bound[0] as server:
         assert server.family == socket.AF_INET6
         port = server.getsockname()[1]
     assert f"http://[::1]:{port}/predict" in capsys.readouterr().out
+    assert calls[0][3] == ["::1", "model.lan"]  # callers without a token may use these names
 
 
 def test_options_of_serve_model_that_cannot_be_used_are_explained(tmp_path: Path) -> None:

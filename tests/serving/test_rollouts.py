@@ -133,13 +133,14 @@ async def test_what_json_lacks_is_explained_and_only_a_token_gets_in(tmp_path: P
 async def test_no_web_page_reaches_a_model_without_a_token(tmp_path: Path) -> None:
     """A page of any site could start a rollout, and one whose name resolves to 127.0.0.1 could also read predictions."""
     rollouts = await Rollouts.start(lambda: a_release(1.0, tmp_path), InProcess(Strange))
-    async with client(application(lambda: rollouts)) as http:
+    async with client(application(lambda: rollouts, hosts=["gpu-box"])) as http:
         for host, origin, status in (
             ("evil.example.com", "http://evil.example.com", 421),
             ("localhost:8100", "http://evil.example.com", 403),
             ("localhost:8100", "http://localhost:8100", 200),
             ("127.0.0.1:8100", None, 200),
             ("[::1]:8100", None, 200),
+            ("gpu-box:8100", "http://gpu-box:8100", 200),
         ):
             head = {"Host": host, **({} if origin is None else {"Origin": origin})}
             assert (await http.post("/rollout", headers=head)).status_code == status, head

@@ -69,7 +69,8 @@ def serve_in_process(
     from tuner.serving.ray_serve import check_host, finder, in_process
 
     check_host(host, token)
-    app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token))
+    hosts = [host.lower(), *settings.allowed_hosts]
+    app = asyncio.run(in_process(finder(experiment, settings), imported(predictor), token, hosts))
     with listening(host, port) as server:
         shown = f"[{host}]" if ":" in host else host
         _announce(experiment, f"http://{shown}:{server.getsockname()[1]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Response
@@ -15,7 +15,6 @@ from tuner import __version__
 from tuner.api.access.guards import host_of, names_loopback
 from tuner.errors import RolloutFailed
 from tuner.serving.rollouts import Rollouts
-from tuner.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +25,17 @@ class Inputs(BaseModel):
     inputs: Any
 
 
-def application(rollouts: Callable[[], Rollouts], token: str | None = None) -> FastAPI:
+def application(rollouts: Callable[[], Rollouts], token: str | None = None, hosts: Collection[str] = ()) -> FastAPI:
     """Return the HTTP application of a deployment.
 
     Args:
         rollouts: a function that returns the models. It is called for each request.
         token: the token that callers must send as ``Authorization: Bearer TOKEN``, except for GET /healthz. None: callers need
-            no token, but their Host header must be a name of this machine, or one of TUNER_ALLOWED_HOSTS, so that no web page can
-            reach the model.
+            no token, but their Host header must be a name of this machine, or one of `hosts`, so that no web page can reach the
+            model.
+        hosts: the names of this deployment, in lower case, in addition to localhost and the addresses of loopback.
     """
-    names = {"localhost", *Settings.from_env().allowed_hosts}
+    names = {"localhost", *hosts}
 
     async def checked(
         authorization: Annotated[str, Header()] = "",

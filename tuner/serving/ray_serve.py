@@ -18,9 +18,10 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
@@ -207,7 +208,8 @@ def deployment(
             max_constructor_retry_count=3,
             max_ongoing_requests=INGRESS_REQUESTS,
         )
-        bound = made.bind(name, find, predictor, options, token)
+        hosts = [urlsplit(root).hostname or "", *settings.allowed_hosts]  # a replica has the environment of its node
+        bound = made.bind(name, find, predictor, options, token, hosts)
         stack.callback(stage.end, name)
         serve.run(bound, name=name, route_prefix=route_prefix)
         return Deployment(name, root + route_prefix.rstrip("/"), stack.pop_all())
@@ -415,14 +417,20 @@ class Ingress:
     """The Ray Serve replica that answers HTTP requests."""
 
     async def __init__(  # type: ignore[misc]
-        self, name: str, find: Find, predictor: Callable[..., Any], options: Options, token: str | None
+        self,
+        name: str,
+        find: Find,
+        predictor: Callable[..., Any],
+        options: Options,
+        token: str | None,
+        hosts: Collection[str],
     ) -> None:
         stage = OnServe(name, predictor, options)
         current = await stage.newest()
         # The previous process may have died during a rollout.
         await asyncio.to_thread(stage.end_all, current.release.version)
         rollouts = Rollouts(find, stage, current)
-        _here[:] = [application(lambda: rollouts, token)]
+        _here[:] = [application(lambda: rollouts, token, hosts)]
 
 
 def build() -> FastAPI:
@@ -430,7 +438,9 @@ def build() -> FastAPI:
     return _here[0]
 
 
-async def in_process(find: Find, predictor: Callable[..., Any], token: str | None = None) -> FastAPI:
+async def in_process(
+    find: Find, predictor: Callable[..., Any], token: str | None = None, hosts: Collection[str] = ()
+) -> FastAPI:
     """Return an application that holds the model in this process, without Ray, for any ASGI server."""
     rollouts = await Rollouts.start(find, InProcess(predictor))
-    return application(lambda: rollouts, token)
+    return application(lambda: rollouts, token, hosts)
