@@ -486,7 +486,10 @@ def test_lists_are_read_page_by_page(client: Client, sqlite_store: Store, monkey
     entries = list(handle.log())
     assert [one.seq for one in entries] == list(range(len(entries), 0, -1))
     assert {one.kind for one in handle.log(kind="reported", trial=3, limit=2)} == {"reported"}
-    assert len(handle.checkpoints()) > 0
+    saved = list(handle.checkpoints())
+    assert len(saved) > 4
+    assert list(handle.checkpoints(trial=saved[-1].trial_number, state=saved[-1].state, limit=1)) != []
+    assert {one.trial_number for one in handle.checkpoints(trial=3)} == {3}
 
 
 def test_one_trial(client: Client, sqlite_store: Store) -> None:

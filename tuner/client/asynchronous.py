@@ -966,9 +966,23 @@ class AsyncExperimentHandle:
         """Return the best result so far, with its trial, value and configuration, or None if there is no result."""
         return (await self.get()).best
 
-    async def checkpoints(self) -> list[schemas.Checkpoint]:
-        """Return the newest usable checkpoint of each trial that has one, ordered by the trials' numbers."""
-        return [trial.checkpoint async for trial in self.trials() if trial.checkpoint is not None]
+    async def checkpoints(
+        self,
+        *,
+        trial: int | None = None,
+        state: Literal["uploading", "ready", "deleted"] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[schemas.CheckpointItem]:
+        """Yield checkpoints, newest first.
+
+        Args:
+            trial: only checkpoints of the trial with this number.
+            state: only checkpoints in this state. The files of a "ready" one can be used.
+            limit: yield at most this many.
+        """
+        params = {"trial": trial, "state": state}
+        async for item in self.client._items(f"{await self._path()}/checkpoints", params, limit):
+            yield read(schemas.CheckpointItem, item)
 
     async def follow(self, after: int | None = None) -> AsyncIterator[schemas.Changes]:
         """Yield changes of the experiment, its trials, decisions and reports until it has ended; see docs/api.md.

@@ -955,9 +955,23 @@ class ExperimentHandle:
         """Return the best result so far, with its trial, value and configuration, or None if there is no result."""
         return (self.get()).best
 
-    def checkpoints(self) -> list[schemas.Checkpoint]:
-        """Return the newest usable checkpoint of each trial that has one, ordered by the trials' numbers."""
-        return [trial.checkpoint for trial in self.trials() if trial.checkpoint is not None]
+    def checkpoints(
+        self,
+        *,
+        trial: int | None = None,
+        state: Literal["uploading", "ready", "deleted"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[schemas.CheckpointItem]:
+        """Yield checkpoints, newest first.
+
+        Args:
+            trial: only checkpoints of the trial with this number.
+            state: only checkpoints in this state. The files of a "ready" one can be used.
+            limit: yield at most this many.
+        """
+        params = {"trial": trial, "state": state}
+        for item in self.client._items(f"{self._path()}/checkpoints", params, limit):
+            yield read(schemas.CheckpointItem, item)
 
     def follow(self, after: int | None = None) -> Iterator[schemas.Changes]:
         """Yield changes of the experiment, its trials, decisions and reports until it has ended; see docs/api.md.

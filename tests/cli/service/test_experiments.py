@@ -768,6 +768,21 @@ def test_checkpoints_are_pinned(search: Search, sqlite_store: Store, monkeypatch
     assert status(monkeypatch, "pin", "ckp_x") == 3
 
 
+def test_checkpoints_are_listed_newest_first(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = json.loads(output("best", "halved"))
+    output("pin", best["checkpoint_id"])
+    rows = [json.loads(line) for line in output("checkpoints", "halved", "--state", "all", "--json").splitlines()]
+    assert len(rows) > 4
+    [kept] = [row for row in rows if row["id"] == best["checkpoint_id"]]
+    assert (kept["trial_number"], kept["state"], kept["pinned"]) == (best["trial"], "ready", True)
+    lines = output("checkpoints", "halved").splitlines()
+    assert [line.split()[0] for line in lines] == [row["id"] for row in rows if row["state"] == "ready"]
+    assert any(line.startswith(f"{kept['id']}  trial {best['trial']} ") and "ready, pinned" in line for line in lines)
+    of_trial = output("checkpoints", "halved", str(best["trial"]), "--limit", "1").splitlines()
+    assert of_trial == [line for line in lines if f"trial {best['trial']} " in line][:1]
+    assert status(monkeypatch, "checkpoints", "halved", "99") == 3
+
+
 def test_projects_are_listed_and_changed(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     [line] = output("project", "list").splitlines()
     assert line.startswith("default      1 experiment     0 running")

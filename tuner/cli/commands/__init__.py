@@ -20,6 +20,7 @@ from typing import Any
 import typer
 
 from tuner.cli.commands import (
+    checkpoints,
     decisions,
     experiments,
     imports,
@@ -40,7 +41,7 @@ from tuner.names import printable
 app = typer.Typer(no_args_is_help=True, help="Distributed hyperparameter tuning.", callback=read_global_options)
 
 # In the order of `tuner --help`.
-for _module in (searches, experiments, verbs, decisions, models, service, upkeep):
+for _module in (searches, experiments, checkpoints, verbs, decisions, models, service, upkeep):
     app.add_typer(_module.group)
 app.add_typer(imports.group, name="import")
 app.add_typer(projects.group, name="project")

@@ -26,13 +26,6 @@ from tuner.names import printable
 
 group = typer.Typer()
 
-CheckpointIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="CHECKPOINT...", help="the checkpoints: ckp_..., such as the checkpoint_id that `tuner best` prints"
-    ),
-]
-
 SHOWN = 20
 """The number of experiments that `tuner ls` lists by default."""
 
@@ -121,24 +114,6 @@ def enqueue(
 
         if status := run_status(outcome):
             raise typer.Exit(status)
-
-
-@group.command(cls=OnService)
-def pin(checkpoints: CheckpointIds) -> None:
-    """Pin checkpoints, so that the experiment's checkpoint policy does not delete them."""
-    from tuner.cli.service import experiments
-
-    settings = command_settings()
-    for_each_experiment(checkpoints, lambda checkpoint: experiments.pin(settings, checkpoint, True))
-
-
-@group.command(cls=OnService)
-def unpin(checkpoints: CheckpointIds) -> None:
-    """Unpin checkpoints, so that the experiment's checkpoint policy may delete them again."""
-    from tuner.cli.service import experiments
-
-    settings = command_settings()
-    for_each_experiment(checkpoints, lambda checkpoint: experiments.pin(settings, checkpoint, False))
 
 
 @group.command(cls=OnService)

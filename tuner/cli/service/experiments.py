@@ -1,4 +1,4 @@
-"""`tuner submit`, `fork`, `change`, `enqueue`, `archive`, `pin`, `ls`, `show`, `best`, `export`, and verbs such as `tuner pause`.
+"""`tuner submit`, `fork`, `change`, `enqueue`, `archive`, `ls`, `show`, `best`, `export`, and verbs such as `tuner pause`.
 
 The commands use the service if an address is set, and otherwise the database of this home. `submit` and `fork` always use a
 service, by default the one on this machine.
@@ -182,20 +182,6 @@ def enqueue(settings: Settings, experiment: str, values: Sequence[str]) -> str |
     if record.state.ended:
         return resume(record.public_id)
     return f"enqueued a trial of {_named(experiment, record.public_id)}, which is {record.state}"
-
-
-def pin(settings: Settings, checkpoint: str, pinned: bool) -> str:
-    """Pin or unpin a checkpoint of a service or of this home. Return a line for the terminal."""
-    if settings.address is None:
-        with Store.open(settings.database_url) as store:
-            store.migrate()
-            record = trials.pin(store, checkpoint, pinned)
-            found, trial, experiment = record.public_id, record.trial, record.experiment
-    else:
-        with connected(settings, settings.address) as client:
-            shown = client.pin_checkpoint(checkpoint) if pinned else client.unpin_checkpoint(checkpoint)
-            found, trial, experiment = shown.id, shown.trial_number, shown.experiment_id
-    return f"{'pinned' if pinned else 'unpinned'} {found} of trial {trial} of {experiment}"
 
 
 def delete(settings: Settings, experiment: str, force: bool) -> str:

@@ -115,7 +115,8 @@ def fork_trial(
         raise Conflict(f"{name} cannot be used: it is {source.state}")
     if _is_at_end(record, source.step):
         end = _last_iteration(record)
-        raise Conflict(f"{name} is from iteration {source.step}, and every trial ends at max_t, which is {end:g}")
+        where = f"{name} is from iteration {source.step}, and every trial ends at max_t, which is {end:g}"
+        raise Conflict(f"{where}: start from an earlier checkpoint, if there is one")
     params = _changed(record, found, changes)
     words = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "no changes"
     reason = f"forked by a user from trial {found.number} at iteration {source.step} with {words}"
