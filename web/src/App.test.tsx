@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, render, screen, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
@@ -40,7 +40,7 @@ it("the notice of a service that is down is not about the page that the sign-in 
   const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   show(<Page />, client);
   const notice = () => screen.queryByText("The service is not responding.");
-  await vi.waitFor(() => expect(notice()).toBeTruthy());
+  await waitFor(() => expect(notice()).toBeTruthy());
   asked.mockRejectedValue(new ApiError(401, "a token is needed"));
   await act(() => client.refetchQueries({ queryKey: ["asked"] }));
   await screen.findByLabelText(/Token/);

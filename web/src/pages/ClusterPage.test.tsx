@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, cleanup, render, screen, within } from "@testing-library/react";
+import { act, cleanup, render, screen, within, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -111,7 +111,7 @@ describe("the page of the cluster", () => {
     );
     asked.mockResolvedValue(CLUSTER);
     await act(() => client.refetchQueries({ queryKey: ["cluster"] }));
-    await vi.waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
+    await waitFor(() => expect(screen.queryByRole("alert")).toBeNull());
   });
 
   it("lists the experiments that scripts drive, since the driver does not know their trials", async () => {

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, fireEvent, render, screen } from "@testing-library/react";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -176,7 +176,7 @@ it("says so if an experiment is deleted while it is compared", async () => {
   const found = (id: string) => (deleted ? gone() : Promise.resolve({ id } as never));
   vi.spyOn(api, "experiment").mockImplementation((id) => (id === "exp_2" ? found(id) : new Promise(() => {})));
   const client = open("experiments=exp_1,exp_2");
-  await vi.waitFor(() => expect(client.getQueryData(["experiment", "exp_2"])).toBeTruthy());
+  await waitFor(() => expect(client.getQueryData(["experiment", "exp_2"])).toBeTruthy());
   deleted = true;
   await act(() => client.refetchQueries({ queryKey: ["experiment", "exp_2"] }));
   expect(await screen.findByText("it is gone")).toBeTruthy();
@@ -215,5 +215,5 @@ it("says that only the first ten are compared, and lets the next one in if one i
   expect(names()).not.toContain("trial 11");
   fireEvent.click(screen.getByRole("button", { name: "Leave trial 2 out" }));
   expect(await screen.findByText(/^These are the first 10 of 11 trials\./)).toBeTruthy();
-  await vi.waitFor(() => expect(names()).toEqual([1, 3, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `trial ${n}`)));
+  await waitFor(() => expect(names()).toEqual([1, 3, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `trial ${n}`)));
 });

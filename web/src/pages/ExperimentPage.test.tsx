@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, cleanup, render, screen } from "@testing-library/react";
+import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
 import { createMemoryRouter, RouterProvider } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -41,8 +41,8 @@ it("opens an experiment by its name", async () => {
     { id: "exp_2", name: "digits again" },
     { id: "exp_1", name: "digits" },
   ]);
-  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
-  await vi.waitFor(() => expect(api.experiment).toHaveBeenCalledWith("exp_1", expect.anything()));
+  await waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  await waitFor(() => expect(api.experiment).toHaveBeenCalledWith("exp_1", expect.anything()));
 });
 
 it("opens an experiment by its name although many newer names contain it", async () => {
@@ -51,18 +51,18 @@ it("opens an experiment by its name although many newer names contain it", async
     [{ id: "exp_2", name: "digits again" }],
     [{ id: "exp_1", name: "digits" }],
   );
-  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  await waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
 });
 
 it("keeps the choices of an address with a name", async () => {
   const router = open("/experiments/digits?trial=1&view=logs", [{ id: "exp_1", name: "digits" }]);
-  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  await waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
   expect(router.state.location.search).toBe("?trial=1&view=logs");
 });
 
 it("opens an experiment by a name that begins like an id", async () => {
   const router = open("/experiments/exp_lr%20sweep?tab=events", []);
-  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
+  await waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_1"));
   expect(router.state.location.search).toBe("?tab=events");
 });
 
@@ -73,7 +73,7 @@ it("opens a trial that starts after the page has said that there is none", async
   const started = { id: "trl_3000", number: 3000, state: "running", params: {}, last: {}, iteration: 0 };
   vi.mocked(api.trials).mockResolvedValue({ items: [started], total: 1, next_page_token: null, fronts: [] } as never);
   client.setQueryData(["experiment", "exp_1"], { ...experiment, trials: 3001 });
-  await vi.waitFor(() => expect(notice.isConnected).toBe(false));
+  await waitFor(() => expect(notice.isConnected).toBe(false));
   expect(api.trials).toHaveBeenCalledWith(
     "exp_1",
     expect.objectContaining({ where: ["number=3000"] }),
@@ -94,10 +94,10 @@ it("lists the experiments if several have the name", async () => {
 it("opens an archived experiment by its name, unless one that is not archived has it", async () => {
   const archived = { id: "exp_2", name: "digits", archived_at: "2026-01-02T03:04:05Z" };
   const router = open("/experiments/digits", [archived]);
-  await vi.waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_2"));
+  await waitFor(() => expect(router.state.location.pathname).toBe("/experiments/exp_2"));
   cleanup();
   const other = open("/experiments/digits", [archived, { id: "exp_1", name: "digits" }]);
-  await vi.waitFor(() => expect(other.state.location.pathname).toBe("/experiments/exp_1"));
+  await waitFor(() => expect(other.state.location.pathname).toBe("/experiments/exp_1"));
 });
 
 it("lists archived experiments if only their names contain the text", async () => {
@@ -220,7 +220,7 @@ it.each([
   const notice = await screen.findByText(`There is no trial ${number}`);
   expect(screen.getByText(words)).toBeTruthy();
   act(() => screen.getByLabelText("Close").click());
-  await vi.waitFor(() => expect(notice.isConnected).toBe(false));
+  await waitFor(() => expect(notice.isConnected).toBe(false));
   expect(router.state.location.search).toBe("?tab=events");
 });
 

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -92,9 +92,9 @@ it("sends everything of the cloned spec, also what the form has no field for", a
   expect(await screen.findByLabelText("Scheduler", { selector: "input" })).toHaveProperty("value", "pb2");
   fireEvent.change(screen.getByLabelText("Name", { selector: "input" }), { target: { value: "again" } });
   const start = screen.getByRole<HTMLButtonElement>("button", { name: "Start the search" });
-  await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+  await waitFor(() => expect(start.disabled).toBe(false));
   fireEvent.click(start);
-  await vi.waitFor(() => expect(create).toHaveBeenCalled());
+  await waitFor(() => expect(create).toHaveBeenCalled());
   expect(create.mock.calls[0]![0]).toEqual({ ...SPEC, ...more, name: "again" });
 });
 
@@ -140,7 +140,7 @@ it("takes decimals as they are typed", async () => {
   const seconds = screen.getByLabelText<HTMLInputElement>("Seconds per iteration");
   type(seconds, "0.05");
   expect(seconds.value).toBe("0.05");
-  await vi.waitFor(() => expect(dry.mock.calls.at(-1)![2]).toBe(0.05), 5000);
+  await waitFor(() => expect(dry.mock.calls.at(-1)![2]).toBe(0.05));
 });
 
 it("leaves a list of metrics to the YAML, and edits a single one", async () => {
@@ -180,9 +180,9 @@ it("sends an edited spec with another idempotency key, and the same spec again w
   const start = screen.getByRole<HTMLButtonElement>("button", { name: "Start the search" });
   for (const [i, text] of ["one", "one", "two"].entries()) {
     fireEvent.change(name, { target: { value: text } });
-    await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+    await waitFor(() => expect(start.disabled).toBe(false));
     fireEvent.click(start);
-    await vi.waitFor(() => expect(create).toHaveBeenCalledTimes(i + 1));
+    await waitFor(() => expect(create).toHaveBeenCalledTimes(i + 1));
     await screen.findByText("The service is not responding.");
   }
   const [first, again, edited] = create.mock.calls.map(([, key]) => key);
@@ -204,7 +204,7 @@ it("sends the seed of a clone with all its digits", async () => {
   fireEvent.change(screen.getByLabelText("Name", { selector: "input" }), { target: { value: "again" } });
   expect(yaml.value).toContain(`seed: ${seed}\n`);
   expect(screen.getByRole("button", { name: "Use another seed" })).toBeTruthy();
-  await vi.waitFor(() => expect(sent.at(-1)).toContain('"name":"again"'), 5000);
+  await waitFor(() => expect(sent.at(-1)).toContain('"name":"again"'));
   expect(sent.at(-1)).toContain(`"seed":${seed}`);
   vi.unstubAllGlobals();
 });
@@ -285,10 +285,10 @@ it("asks for a token if the session has ended when the search is started, and ke
     </MantineProvider>,
   );
   const start = await screen.findByRole<HTMLButtonElement>("button", { name: "Start the search" });
-  await vi.waitFor(() => expect(start.disabled).toBe(false), 5000);
+  await waitFor(() => expect(start.disabled).toBe(false));
   for (const call of ["dryRun", "cluster", "create"] as const)
     vi.spyOn(api, call).mockRejectedValue(new ApiError(401, "a token is needed"));
   fireEvent.click(start);
-  expect(await screen.findByLabelText(/^Token/, {}, { timeout: 5000 })).toBeTruthy();
+  expect(await screen.findByLabelText(/^Token/)).toBeTruthy();
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^name: digits$/m);
 });

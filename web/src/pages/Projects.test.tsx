@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { fireEvent, render, screen } from "@testing-library/react";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
@@ -28,12 +28,12 @@ it("keeps the focus in what new experiments learn from while a choice is sent, a
   const select = await screen.findByLabelText<HTMLSelectElement>("New experiments of vision learn");
   select.focus();
   fireEvent.change(select, { target: { value: "auto" } });
-  await vi.waitFor(() => expect(change).toHaveBeenCalledTimes(1));
+  await waitFor(() => expect(change).toHaveBeenCalledTimes(1));
   // A browser takes the focus from a control that is disabled.
   expect([select.disabled, select.value, document.activeElement]).toEqual([false, "auto", select]);
   fireEvent.change(select, { target: { value: "none" } });
-  await vi.waitFor(() => expect(select.value).toBe("none"));
+  await waitFor(() => expect(select.value).toBe("none"));
   expect(change).toHaveBeenCalledTimes(1);
   answer();
-  await vi.waitFor(() => expect(change.mock.calls.map(([, body]) => body.warm_start)).toEqual(["auto", null]));
+  await waitFor(() => expect(change.mock.calls.map(([, body]) => body.warm_start)).toEqual(["auto", null]));
 });

@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -33,7 +33,7 @@ it("creates no token that expires after 0 days, and says how to create one that 
   type(days, "0.5");
   fireEvent.blur(days);
   fireEvent.submit(days.closest("form")!);
-  await vi.waitFor(() => expect(create).toHaveBeenCalled());
+  await waitFor(() => expect(create).toHaveBeenCalled());
   expect(create.mock.calls[0]![0]).toMatchObject({ expires_days: 0.5 });
 });
 

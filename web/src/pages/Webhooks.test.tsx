@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { afterEach, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import "../parts/common/keptFocus";
@@ -31,9 +31,9 @@ it("moves the focus of the keyboard from Delete to the button that deletes, and 
     fireEvent.click(button);
   };
   press(await screen.findByRole("button", { name: "Delete https://example.com" }));
-  await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete permanently"));
+  await waitFor(() => expect(document.activeElement!.textContent).toBe("Delete permanently"));
   press(screen.getByRole("button", { name: "Keep it" }));
-  await vi.waitFor(() => expect(document.activeElement!.textContent).toBe("Delete"));
+  await waitFor(() => expect(document.activeElement!.textContent).toBe("Delete"));
 });
 
 it("sends the threshold that was typed, digit by digit", async () => {
@@ -46,6 +46,6 @@ it("sends the threshold that was typed, digit by digit", async () => {
   type(field, "0.95");
   expect(field.value).toBe("0.95");
   fireEvent.submit(field.closest("form")!);
-  await vi.waitFor(() => expect(create).toHaveBeenCalled());
+  await waitFor(() => expect(create).toHaveBeenCalled());
   expect(create.mock.calls[0]![0]).toMatchObject({ threshold: 0.95 });
 });

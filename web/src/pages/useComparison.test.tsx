@@ -1,5 +1,5 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, renderHook } from "@testing-library/react";
+import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { MemoryRouter, useLocation } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
@@ -45,6 +45,6 @@ it("stays where it is if the service does not answer, and says why", async () =>
   vi.spyOn(api, "trials").mockRejectedValue(new Error("the service is away"));
   const { result } = shown();
   await act(() => result.current.mutateAsync([2000, 1]).catch(() => null));
-  await vi.waitFor(() => expect(result.current.error?.message).toBe("the service is away"));
+  await waitFor(() => expect(result.current.error?.message).toBe("the service is away"));
   expect(result.current.at.pathname).toBe("/");
 });

@@ -203,7 +203,7 @@ describe("the actions of an experiment", () => {
     expect(alert.textContent).toContain("It does not fit the search space");
     enqueue.mockRejectedValue(new ApiError(0, "The service is not responding."));
     await act(() => Promise.resolve(fireEvent.click(screen.getByRole("button", { name: "Try it" }))));
-    await vi.waitFor(() =>
+    await waitFor(() =>
       expect(screen.getByRole("alert").textContent).toBe("It could not be requestedThe service is not responding."),
     );
     const [first, again] = enqueue.mock.calls.map(([, , key]) => key);
@@ -432,7 +432,7 @@ describe("the actions of an experiment", () => {
     for (const times of [2, 3]) {
       const [, again] = screen.getAllByRole("button", { name: "Continue" });
       await act(() => Promise.resolve(fireEvent.click(again ?? screen.getByRole("button", { name: "Continue" }))));
-      await vi.waitFor(() => expect(go).toHaveBeenCalledTimes(times));
+      await waitFor(() => expect(go).toHaveBeenCalledTimes(times));
     }
     expect(go.mock.calls[1]![2]).not.toBe(key); // somebody wants seven more
     expect(go.mock.calls[2]![2]).toBe(go.mock.calls[1]![2]); // somebody repeats a request
@@ -546,7 +546,7 @@ describe("the actions of a trial", () => {
     rerender(node("failed", ["retry"]));
     fireEvent.click(screen.getByRole("button", { name: "Retry" }));
     await confirm();
-    await vi.waitFor(() => expect(retry).toHaveBeenCalledTimes(3));
+    await waitFor(() => expect(retry).toHaveBeenCalledTimes(3));
     const [first, again, next] = retry.mock.calls.map(([, , key]) => key);
     expect(again).toBe(first); // so that it is carried out once if only the first answer was lost
     expect(next).not.toBe(first);

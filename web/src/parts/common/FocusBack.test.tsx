@@ -1,5 +1,5 @@
-import { fireEvent, render, screen } from "@testing-library/react";
-import { expect, it, vi } from "vitest";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { expect, it } from "vitest";
 import { nextFrame } from "../../test/frames";
 import { FocusBack } from "./FocusBack";
 
@@ -36,7 +36,7 @@ it.each<[string, "nothing" | "types" | "clicks"]>([
   rerender(<Page asked />);
   pause.blur();
   rerender(<Page />);
-  await vi.waitFor(() => expect(document.activeElement).toBe(pause));
+  await waitFor(() => expect(document.activeElement).toBe(pause));
   if (user === "types") screen.getByLabelText("Search").focus();
   if (user === "clicks") {
     fireEvent.pointerDown(document.body);

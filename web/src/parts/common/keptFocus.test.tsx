@@ -1,5 +1,5 @@
-import { fireEvent, render, screen } from "@testing-library/react";
-import { expect, it, vi } from "vitest";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { expect, it } from "vitest";
 import { nextFrame } from "../../test/frames";
 import "./keptFocus";
 
@@ -72,7 +72,7 @@ it.each([
 it("a button that opens another page gives the focus to nothing there", async () => {
   const become = pressed();
   expect(await become({ page: "another" })).toBe(document.body);
-  await vi.waitFor(() => expect(screen.queryByText("Create")).toBeNull());
+  await waitFor(() => expect(screen.queryByText("Create")).toBeNull());
 });
 
 it("Enter that is held down presses no button that has got the focus meanwhile", () => {

@@ -243,7 +243,7 @@ it("saves the parameters that only trials have which had not been read yet", asy
   const content = table(null, null, {}, TRIALS, nothing, more);
   render(<QueryClientProvider client={new QueryClient()}>{content}</QueryClientProvider>);
   fireEvent.click(screen.getByRole("button", { name: "CSV" }));
-  await vi.waitFor(() => expect(saved).toHaveLength(1));
+  await waitFor(() => expect(saved).toHaveLength(1));
   const [heads, ...rows] = (await saved[0]!.text()).trimEnd().split("\r\n");
   expect(heads!.split(",")[1]).toContain("latency");
   expect(heads!).toContain("momentum");
@@ -290,7 +290,7 @@ it("draws only the columns in view if there are very many parameters", async () 
   expect(width).toBe(140 * (299 - parameters));
 
   fireEvent.click(screen.getByRole("button", { name: "CSV" }));
-  await vi.waitFor(() => expect(saved).toHaveLength(1));
+  await waitFor(() => expect(saved).toHaveLength(1));
   expect((await saved[0]!.text()).split("\r\n")[0]!.split(",")).toEqual(expect.arrayContaining(names));
 });
 

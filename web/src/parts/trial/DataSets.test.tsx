@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, render, screen } from "@testing-library/react";
+import { act, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { App } from "../../App";
@@ -81,7 +81,7 @@ describe("the panel of data sets", () => {
         </QueryClientProvider>
       </MantineProvider>,
     );
-    await vi.waitFor(() => expect(client.getQueryState(["trial", "trl_1", "live"])!.status).toBe("error"));
+    await waitFor(() => expect(client.getQueryState(["trial", "trl_1", "live"])!.status).toBe("error"));
     expect(screen.queryByRole("alert")).toBeNull();
   });
 });

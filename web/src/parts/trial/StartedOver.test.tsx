@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { cleanup, fireEvent, render, screen } from "@testing-library/react";
+import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { api } from "../../api/client";
 import type { Experiment } from "../../api/types";
@@ -53,7 +53,7 @@ describe("the warning that trials started over", () => {
 
   it("is not shown if no trial did", async () => {
     const { client } = show("running", []);
-    await vi.waitFor(() => expect(client.getQueryCache().getAll()[0]!.state.status).toBe("success"));
+    await waitFor(() => expect(client.getQueryCache().getAll()[0]!.state.status).toBe("success"));
     expect(screen.queryByRole("status")).toBeNull();
   });
 
