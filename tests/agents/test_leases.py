@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -20,6 +22,29 @@ MOVED = {"location": "https://tuner.example.com/here"}
 NEGOTIATED = {"content-location": "error.html.en"}  # as Apache sends it with a page in several languages
 
 
+CONTINUE = {
+    "verdict": "continue",
+    "next_milestone": None,
+    "save_checkpoint": False,
+    "reason": "",
+    "completed": False,
+    "wanted": "continue",
+}
+"""The answer to a report after which the trial goes on."""
+
+
+@contextlib.asynccontextmanager
+async def answered_by(answer: Callable[[httpx.Request], httpx.Response]) -> AsyncIterator[Leases]:
+    """Yield an agent's calls about the experiment "far", which this function answers in place of a service."""
+    leases = Leases("http://service.invalid", None, "far", "agent")
+    await leases.close()
+    leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    try:
+        yield leases
+    finally:
+        await leases.close()
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -31,14 +56,9 @@ NEGOTIATED = {"content-location": "error.html.en"}  # as Apache sends it with a 
 )
 def test_an_answer_of_another_server_is_explained(answer: httpx.Response, said: str) -> None:
     async def ask() -> None:
-        leases = Leases("http://proxy.invalid", None, "x", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: answer))
-        try:
+        async with answered_by(lambda request: answer) as leases:
             with pytest.raises(ServiceError, match=said):
                 await leases.ask("r1")
-        finally:
-            await leases.close()
 
     asyncio.run(ask())
 
@@ -51,13 +71,8 @@ def test_an_agent_that_has_got_no_trial_yet_stays_with_the_experiment_that_its_n
         return httpx.Response(204, headers={"Content-Location": "/api/v1/experiments/exp_1/assignments"})
 
     async def ask() -> None:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        try:
+        async with answered_by(answer) as leases:
             assert [await leases.ask("r1"), await leases.ask("r2")] == [None, None]
-        finally:
-            await leases.close()
 
     asyncio.run(ask())
     assert called == [f"/api/v1/experiments/{name}/assignments" for name in ("far", "exp_1")]
@@ -77,15 +92,10 @@ def test_calls_about_a_lease_name_its_experiment() -> None:
         return httpx.Response(200, json={"wanted": "continue"})
 
     async def ask() -> None:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        try:
+        async with answered_by(answer) as leases:
             for lease in [await leases.ask("r1"), await leases.ask("r2")]:
                 assert lease is not None
                 await leases.heartbeat(lease)
-        finally:
-            await leases.close()
 
     asyncio.run(ask())
     assert called[2:] == ["exp_1/assignments/seg_1/heartbeat", "exp_2/assignments/seg_2/heartbeat"]
@@ -97,20 +107,14 @@ def test_a_service_is_told_of_a_last_report() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
-        verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
-        return httpx.Response(200, json={**verdict, "completed": False, "wanted": "continue"})
+        return httpx.Response(200, json=CONTINUE)
 
     async def report() -> None:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}
         made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
-        try:
+        async with answered_by(answer) as leases:
             for one in made:
                 await leases.report(lease, [one])
-        finally:
-            await leases.close()
 
     asyncio.run(report())
     assert [body.get("last") for body in bodies] == [None, True]
@@ -127,20 +131,14 @@ def test_reports_that_have_gathered_are_sent_in_parts_that_a_service_takes(metri
         assert len(request.content) <= MAX_BODY
         bodies.append(json.loads(request.content))
         verdict = "stop" if bodies[-1]["waits"] else "continue"
-        body = {"verdict": verdict, "next_milestone": None, "save_checkpoint": False, "reason": "", "completed": False}
-        return httpx.Response(200, json={**body, "wanted": "stop"})
+        return httpx.Response(200, json={**CONTINUE, "verdict": verdict, "wanted": "stop"})
 
     async def report() -> str:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         count = 2 * AT_ONCE + 1
         made = [Report(report_no=i, metrics=values, time=0.0, waits=i == count) for i in range(1, count + 1)]
-        try:
+        async with answered_by(answer) as leases:
             verdict, _ = await leases.report({"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}, made)
             return verdict.action
-        finally:
-            await leases.close()
 
     assert asyncio.run(report()) == "stop"
     assert len(bodies) == calls
@@ -158,18 +156,12 @@ def test_a_report_that_is_sent_again_says_how_old_it_is_by_then() -> None:
         ages.extend(one["age_s"] for one in (*body["earlier"], body))
         if len(ages) == 2:
             return httpx.Response(503, headers={"Retry-After": "0"}, json={"detail": "starting"})
-        verdict = {"verdict": "continue", "next_milestone": None, "save_checkpoint": False, "reason": ""}
-        return httpx.Response(200, json={**verdict, "completed": False, "wanted": "continue"})
+        return httpx.Response(200, json=CONTINUE)
 
     async def report() -> None:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=False, age=9.0 - i) for i in (1, 2)]
-        try:
+        async with answered_by(answer) as leases:
             await leases.report({"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}, made)
-        finally:
-            await leases.close()
 
     asyncio.run(report())
     first, second, *again = ages
@@ -188,14 +180,9 @@ def test_what_is_not_unicode_is_sent_with_placeholders() -> None:
         return httpx.Response(200, json={"ended": True})
 
     async def fail() -> None:
-        leases = Leases("http://service.invalid", None, "far", "agent")
-        await leases.close()
-        leases._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         failure = Failure(kind="user", message="no file caf\udce9")
-        try:
+        async with answered_by(answer) as leases:
             await leases.end({"experiment_id": "exp_1", "lease": "seg_1"}, Outcome(kind="failed", failure=failure))
-        finally:
-            await leases.close()
 
     asyncio.run(fail())
     assert [body["message"] for body in bodies] == ["no file caf?"]

@@ -89,7 +89,7 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
 def test_commands_that_show_only_trials_read_neither_the_reports_nor_the_decisions(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 20,000 trials with 20 reports each, `tuner best` read all 400,000 reports to print one trial."""
+    """Read the rows of the trials only; `tuner best` read all 400,000 reports of 20,000 trials to print one."""
     best = output("best", "halved")
     monkeypatch.setattr(Drivers, "load", None)
     monkeypatch.setattr(Log, "decisions", None)

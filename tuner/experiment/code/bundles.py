@@ -76,10 +76,8 @@ class Bundles:
             _unpack(archive, Path(_folder_of(target.path)))
         try:
             target.write(archive.repacked("package"))
-            if target.local:
-                _unpack(
-                    archive, Path(_folder_of(target.path))
-                )  # a failed upload of the same bundle may have removed it
+            if target.local:  # a failed upload of the same bundle may have removed the folder
+                _unpack(archive, Path(_folder_of(target.path)))
         except OSError:
             if target.local and self._found(sha256) is None:
                 _remove(Path(_folder_of(target.path)))  # without its zip file, nothing would delete it later

@@ -312,7 +312,7 @@ def test_a_new_checkpoint_is_taken_in_without_looking_at_all_those_that_are_kept
 def test_an_old_checkpoint_is_deleted_without_looking_at_all_the_other_trials_that_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a population of 600 trials, this took more than half of the driver's time."""
+    """Look at no running trial; with 600 of them, this took more than half of the driver's time."""
     many = 5
     policy = {"interval_s": None, "keep_last": 1, "keep_best": 0}
     bench = Bench(num_samples=many, limits={"max_concurrent_trials": many}, checkpoint=policy)
