@@ -973,8 +973,9 @@ def test_an_experiment_warns_at_its_top_that_trials_start_over_without_checkpoin
         expect(warning).to_have_count(0)
         return
     resumed = [trial for trial in search.core.trials if any(one.cause == "resume" for one in trial.segments)]
+    they = "it" if len(resumed) == 1 else "they"
     expect(warning).to_contain_text(
-        re.compile(f"^{len(resumed)} trials? started over.* because they had no checkpoint")
+        re.compile(f"^{len(resumed)} trials? started over.* because {they} had no checkpoint")
     )
     warning.get_by_role("button", name="Show these decisions").click()
     expect(page).to_have_url(re.compile("q=starts"))

@@ -270,6 +270,26 @@ it("says why a parameter cannot be renamed, and keeps what was typed", async () 
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^ {2}rate:\n {4}type: choice\n/m);
 });
 
+it("says at each field what is wrong with it", async () => {
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  const errors = [
+    { pointer: "/metric", message: "is required" },
+    { pointer: "/space/lr/lower", message: "too low" },
+  ];
+  vi.spyOn(api, "dryRun").mockRejectedValue(new ApiError(422, "wrong", { errors } as never));
+  show("/new");
+  const metric = await screen.findByLabelText("Metric");
+  await waitFor(() => expect(metric.getAttribute("aria-invalid")).toBe("true"));
+  const described = (field: HTMLElement) =>
+    (field.getAttribute("aria-describedby") ?? "").split(" ").map((id) => document.getElementById(id)?.textContent);
+  expect(described(metric)).toContain("is required");
+  const lower = screen.getByLabelText("from of lr");
+  expect(described(lower)).toContain("too low");
+  expect(screen.getByLabelText("to of lr").getAttribute("aria-invalid")).not.toBe("true");
+  fireEvent.change(lower, { target: { value: "1" } });
+  expect(described(lower)).not.toContain("too low");
+});
+
 it("asks for a token if the session has ended when the search is started, and keeps the spec", async () => {
   vi.spyOn(api, "dryRun").mockResolvedValue(DRY as never);
   vi.spyOn(api, "cluster").mockResolvedValue({ nodes: [], may_join: [] } as never);

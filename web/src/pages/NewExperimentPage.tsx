@@ -110,6 +110,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
   const current = settled === text && !check.isFetching;
   const valid = spec !== null && current && check.isSuccess && !check.isPlaceholderData;
   const scheduler = (spec?.["scheduler"] ?? {}) as Record<string, unknown>;
+  const wrong = spec === null ? {} : mistakesOf(check.error);
   const several = Array.isArray(spec?.["metric"]) || Array.isArray(spec?.["mode"]);
   const type = typeof scheduler["type"] === "string" ? scheduler["type"] : "auto";
   return (
@@ -143,17 +144,20 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             )}
             <TextInput
               label="Name"
+              error={wrong["/name"]}
               value={textOf(spec, "name")}
               onChange={(e) => set(["name"], e.currentTarget.value)}
             />
             <TextInput
               label="Entrypoint"
+              error={wrong["/entrypoint"]}
               description="module:function; the ranks call it with a configuration"
               value={textOf(spec, "entrypoint")}
               onChange={(e) => set(["entrypoint"], e.currentTarget.value)}
             />
             <TextInput
               label="Metric"
+              error={wrong["/metric"]}
               description={several ? "several objectives: edit them in the YAML" : "its name in tuner.report()"}
               disabled={several}
               value={textOf(spec, "metric")}
@@ -161,6 +165,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <Select
               label="Mode"
+              error={wrong["/mode"]}
               allowDeselect={false}
               disabled={several}
               placeholder={several ? textOf(spec, "mode") : undefined}
@@ -173,6 +178,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <Select
               label="Scheduler"
+              error={wrong["/scheduler/type"]}
               allowDeselect={false}
               data={[...new Set([...SCHEDULERS, type])]}
               value={type}
@@ -180,6 +186,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <NumberField
               label="Trials"
+              error={wrong["/num_samples"]}
               description="empty: as many as the limits allow"
               min={1}
               value={numberOf(spec, "num_samples")}
@@ -187,6 +194,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <NumberField
               label="Longest trial"
+              error={wrong["/max_t"]}
               description="max_t, in training iterations"
               min={1}
               value={numberOf(spec, "max_t")}
@@ -197,6 +205,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <NumberField
               label="Workers per trial"
+              error={wrong["/scaling/num_workers"]}
               min={1}
               placeholder="1"
               value={numberOf((spec?.["scaling"] ?? null) as Spec | null, "num_workers")}
@@ -204,6 +213,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
             />
             <Autocomplete
               label="Repeats"
+              error={wrong["/limits/repeats"]}
               description="of leading configurations, if results are noisy: auto or a number; empty: none"
               data={["auto"]}
               value={repeatsOf(spec)}
@@ -228,6 +238,7 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
                 <legend className={classes.hidden}>The parameters and their domains</legend>
                 <SpaceFields
                   spec={spec}
+                  wrong={wrong}
                   onChange={(name, domain) => set(["space", name], domain)}
                   onRename={(from, to) => setText(withName(text, from, to))}
                 />
@@ -329,6 +340,12 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
       </div>
     </div>
   );
+}
+
+/** Return what the service says about each field of the spec, by its pointer. */
+function mistakesOf(error: unknown): Readonly<Record<string, string>> {
+  const found = error instanceof ApiError ? (error.problem?.errors ?? []) : [];
+  return Object.fromEntries(found.map(({ pointer, message }) => [pointer, message]));
 }
 
 /** "The spec is not valid: 3 mistakes", or the other title if the error says nothing about the spec. */

@@ -7,6 +7,8 @@ import type { Spec } from "./spec";
 
 interface SpaceFieldsProps {
   spec: Spec | null;
+  /** What is wrong with a field, by its pointer, such as /space/lr/lower. */
+  wrong: Readonly<Record<string, string>>;
   /** Change one parameter of the space; undefined removes it. */
   onChange: (name: string, domain: unknown) => void;
   onRename: (from: string, to: string) => void;
@@ -22,7 +24,7 @@ const TITLES: Readonly<Record<string, string>> = {
 };
 
 /** The parameters of the search space, each with its domain. Those that a form cannot show are named, to be edited in the YAML. */
-export function SpaceFields({ spec, onChange, onRename }: SpaceFieldsProps) {
+export function SpaceFields({ spec, wrong, onChange, onRename }: SpaceFieldsProps) {
   const rows = rowsOfSpace(spec);
   return (
     <div className={classes.space} role="group" aria-label="Search space">
@@ -30,6 +32,7 @@ export function SpaceFields({ spec, onChange, onRename }: SpaceFieldsProps) {
         <Row
           key={i}
           row={row}
+          wrongAt={(field) => wrong[`/space/${row.name.replaceAll("~", "~0").replaceAll("/", "~1")}${field}`]}
           taken={rows.map(({ name }) => name)}
           onChange={(domain) => onChange(row.name, domain)}
           onRename={(to) => onRename(row.name, to)}
@@ -48,12 +51,14 @@ export function SpaceFields({ spec, onChange, onRename }: SpaceFieldsProps) {
 
 interface RowProps {
   row: SpaceRow;
+  /** What is wrong with a field such as "/lower"; with the parameter itself for "". */
+  wrongAt: (field: string) => string | undefined;
   taken: readonly string[];
   onChange: (domain: unknown) => void;
   onRename: (to: string) => void;
 }
 
-function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProps) {
+function Row({ row: { name, domain, kind }, wrongAt, taken, onChange, onRename }: RowProps) {
   const names = (text: string) => {
     const to = text.trim();
     if (to === "") return "give it a name";
@@ -64,7 +69,7 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
   };
   return (
     <div className={classes.parameter} role="group" aria-label={`Parameter ${name}`}>
-      <Typed label={`Name of ${name}`} title="name" text={name} onDone={names} wide />
+      <Typed label={`Name of ${name}`} title="name" text={name} mistake={wrongAt("")} onDone={names} wide />
       {kind === null ? (
         <span className={classes.domain}>
           <code>{domainWords(domain)}</code> (edit it in the YAML)
@@ -89,6 +94,7 @@ function Row({ row: { name, domain, kind }, taken, onChange, onRename }: RowProp
               label={`${TITLES[field]} of ${name}`}
               title={TITLES[field]!}
               text={fieldText(domain, field)}
+              mistake={wrongAt(`/${field}`)}
               onDone={(text) => {
                 onChange(withText(domain, field, text));
                 return null;
@@ -112,13 +118,15 @@ interface TypedProps {
   label: string;
   title: string;
   text: string;
+  /** What the service says about the text. */
+  mistake: string | undefined;
   /** Take the text. Return what is wrong with it, or null. */
   onDone: (text: string) => string | null;
   wide: boolean;
 }
 
 /** A text field whose value takes effect on Enter, or when the focus moves on. A text that is refused stays, with the reason. */
-function Typed({ label, title, text, onDone, wide }: TypedProps) {
+function Typed({ label, title, text, mistake, onDone, wide }: TypedProps) {
   const [typed, setTyped] = useState<{ of: string; draft: string; wrong: string | null } | null>(null);
   // A row that is removed leaves its place to the next one, which must not show what was typed for it.
   const { draft, wrong } = typed?.of === text ? typed : { draft: text, wrong: null };
@@ -131,10 +139,10 @@ function Typed({ label, title, text, onDone, wide }: TypedProps) {
       size="xs"
       label={title}
       aria-label={label}
-      data-wide={wide}
+      wrapperProps={{ "data-wide": wide }}
       spellCheck={false}
       value={draft}
-      error={wrong}
+      error={wrong ?? (draft === text && mistake)}
       onChange={(event) => setTyped({ of: text, draft: event.currentTarget.value, wrong: null })}
       onBlur={done}
       onKeyDown={(event) => event.key === "Enter" && done()}

@@ -1,6 +1,6 @@
 import { act, renderHook } from "@testing-library/react";
 import { expect, it } from "vitest";
-import { MemoryRouter, useNavigate } from "react-router";
+import { MemoryRouter, useLocation, useNavigate } from "react-router";
 import { useAddress } from "./useAddress";
 
 it("a change that comes before the previous one is drawn loses nothing", () => {
@@ -73,4 +73,33 @@ it("a change that is not drawn before another page opens is not carried to that 
   act(() => result.current.address.set({ at: "4" }));
   const { get } = result.current.address;
   expect([get("pick"), get("at")]).toEqual([null, "4"]);
+});
+
+it("the way back leads to the earlier tab and closes the panel of a trial", () => {
+  const { result } = renderHook(() => ({ address: useAddress(), navigate: useNavigate(), at: useLocation() }), {
+    wrapper: ({ children }) => (
+      <MemoryRouter initialEntries={["/list", "/?sort=lr"]} initialIndex={1}>
+        {children}
+      </MemoryRouter>
+    ),
+  });
+  const set = (changes: Record<string, string | null>) => act(() => result.current.address.set(changes));
+  const back = () => act(() => void result.current.navigate(-1));
+  const shown = () => result.current.at.pathname + result.current.at.search;
+  set({ tab: "parameters" });
+  set({ trial: "3" });
+  set({ trial: "4" });
+  set({ view: "logs" });
+  expect(shown()).toBe("/?sort=lr&tab=parameters&trial=4&view=logs");
+  back();
+  expect(shown()).toBe("/?sort=lr&tab=parameters");
+  // However many trials are opened and closed, "back" need not be pressed for each of them.
+  for (const trial of ["5", null, "6", null, "7"]) set({ trial });
+  expect(shown()).toBe("/?sort=lr&tab=parameters&trial=7");
+  back();
+  expect(shown()).toBe("/?sort=lr&tab=parameters");
+  back();
+  expect(shown()).toBe("/?sort=lr");
+  back();
+  expect(shown()).toBe("/list");
 });

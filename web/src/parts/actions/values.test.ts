@@ -26,6 +26,8 @@ describe("the fields of a search space", () => {
   it("hold numbers as numbers, categories as themselves, labels as their indices, and other text as text", () => {
     expect(valueOf(lr!, "1e-3")).toBe(0.001);
     expect(valueOf(lr!, "0,05")).toBe(0.05);
+    expect(valueOf(lr!, "0,125")).toBe(0.125);
+    expect(valueOf(lr!, "1,000")).toBe("1,000"); // not 1
     expect(valueOf(lr!, "fast")).toBe("fast");
     expect(valueOf(width!, "32")).toBe(32);
     expect(valueOf(width!, "wide")).toBe("wide");

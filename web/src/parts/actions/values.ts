@@ -86,8 +86,12 @@ function optionsOf(labels: readonly unknown[], values: readonly unknown[]): Opti
   return distinct(labels, values).map((text, i) => ({ text: text || '""', value: values[i] }));
 }
 
-/** Return a number that has a decimal comma with a point in its place, and other texts unchanged. */
+/**
+ * Return a number that has a decimal comma with a point in its place, and other texts unchanged. So is 1,000, whose comma may stand
+ * between thousands: the service refuses it.
+ */
 export function withPoint(text: string): string {
+  if (/^-?[1-9]\d{0,2},\d{3}$/.test(text)) return text;
   return text.replace(/^(-?\d*),(\d+(?:e[+-]?\d+)?)$/i, "$1.$2");
 }
 

@@ -34,7 +34,7 @@ export function ContourPanel(props: ContourPanelProps) {
   const { experiment, trials, dimensions, where, address, choices, ranked, ...marking } = props;
   const { rank, only } = marking;
   const [px, py] = [address.get("px"), address.get("py")];
-  const { parameters, across, up } = useMemo(() => pairOf(dimensions, px, py), [dimensions, px, py]);
+  const { parameters, across, up } = useMemo(() => pairOf(dimensions, trials, px, py), [dimensions, trials, px, py]);
   const byNumber = useMemo(() => new Map(trials.map((trial) => [trial.number, trial])), [trials]);
   const dots = useMemo(
     () =>
@@ -114,10 +114,20 @@ export function ContourPanel(props: ContourPanelProps) {
   );
 }
 
-/** Return the parameters to choose from and the two to show: those named `px` and `py`, by default the most important ones. */
-function pairOf(dimensions: readonly Dimension[], px: string | null, py: string | null) {
+/**
+ * Return the parameters to choose from and the two to show: those named `px` and `py`, by default the most important ones. No trial
+ * has parameters of two branches, so the second one is a parameter that some trial has together with the first.
+ */
+export function pairOf(
+  dimensions: readonly Dimension[],
+  trials: readonly Pick<Trial, "params">[],
+  px: string | null,
+  py: string | null,
+) {
   const parameters = dimensions.filter((one) => !one.objective);
   const across = parameters.find((one) => one.id === px) ?? parameters[0];
-  const up = parameters.find((one) => one.id === py) ?? parameters.find((one) => one !== across);
+  const others = parameters.filter((one) => one !== across);
+  const together = ({ id }: Dimension) => trials.some(({ params }) => across!.id in params && id in params);
+  const up = parameters.find((one) => one.id === py) ?? others.find(together) ?? others[0];
   return { parameters, across, up };
 }

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
 import { inOrder, type Dimension } from "../../charts/dimensions";
+import { pairOf } from "./ContourPanel";
 import { firstAxes } from "./ParametersTab";
 
 it("draws the axes of the first parameters, of objectives and of selections", () => {
@@ -27,4 +28,18 @@ it("keeps the objective last if only some of the axes were drawn when one was mo
   expect(ids(["b", "a", "loss"])).toEqual(["b", "a", "c", "loss"]);
   expect(ids(["loss", "b"])).toEqual(["loss", "b", "a", "c"]);
   expect(ids(["c"])).toEqual(["c", "a", "b", "loss"]);
+});
+
+it("shows two parameters together that some trial has both, not those of two branches", () => {
+  const dimensions = ["adam/beta", "sgd/lr", "adam/lr", "loss"].map(
+    (id) => ({ id, objective: id === "loss" }) as Dimension,
+  );
+  const trials = [{ params: { "sgd/lr": 1 } }, { params: { "adam/beta": 0.9, "adam/lr": 1 } }];
+  const shown = (px: string | null, py: string | null, of: typeof trials = trials) => {
+    const { across, up } = pairOf(dimensions, of, px, py);
+    return [across?.id, up?.id];
+  };
+  expect(shown(null, null)).toEqual(["adam/beta", "adam/lr"]);
+  expect(shown(null, "sgd/lr")).toEqual(["adam/beta", "sgd/lr"]);
+  expect(shown("sgd/lr", null, [])).toEqual(["sgd/lr", "adam/beta"]);
 });

@@ -47,7 +47,9 @@ describe("the warning that trials started over", () => {
   it("does not speak of catching up once the experiment has ended", async () => {
     show("completed", [8]);
     const notice = await screen.findByRole("status");
-    expect(notice.textContent).toContain("1 trial started over, because");
+    expect(notice.textContent).toContain(
+      "1 trial started over, because it had no checkpoint to continue from: it repeated",
+    );
     expect(notice.textContent).not.toContain("caught up");
   });
 

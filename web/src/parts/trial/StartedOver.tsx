@@ -28,10 +28,11 @@ export function StartedOver({
     refetchInterval: ended ? false : REFRESH_MS,
   });
   if (!data || data.items.length === 0) return null;
+  const words = startedOverWords(data.items, data.next_page_token !== null);
+  const they = words.startsWith("1 trial ") ? "it" : "they";
   return (
     <p className={classes.warning} role="status">
-      <b>{startedOverWords(data.items, data.next_page_token !== null)}</b>, because they had no checkpoint to continue
-      from: they repeated training that was already done.{" "}
+      <b>{words}</b>, because {they} had no checkpoint to continue from: {they} repeated training that was already done.{" "}
       {!ended && "Until such a trial has caught up, its iteration is lower than that of its best value. "}
       Next time, save checkpoints with <code>tuner.report(metrics, checkpoint=...)</code>, or use a scheduler that never
       resumes trials, such as <code>asha</code>.{" "}
