@@ -74,7 +74,9 @@ def test_each_event_is_told_once(store: Store) -> None:
     assert due["experiment.completed"]["experiment"]["reason"] == "it is completed"
     commit(store, made, [(12, CheckpointDeleted(time=T0, trial=0, checkpoint="ckp_1"))])
     store.webhooks.collect()
-    assert store.webhooks._collect(T0) == [], "an ended experiment was read every second, for as long as the service ran"
+    assert store.webhooks._collect(T0) == [], (
+        "an ended experiment was read every second, for as long as the service ran"
+    )
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "completed"])
