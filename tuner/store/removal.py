@@ -51,7 +51,7 @@ UPDATE experiment SET driver_owner = ?, lease_until = ?, state = ?
 WHERE id = ? AND driver_epoch = ? AND driver_owner = '{DELETION}'"""
 _KEEP = f"UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_owner = '{DELETION}'"
 _SEGMENTS = """
-SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id"""
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
 _WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
@@ -87,20 +87,19 @@ def remove(database: Database, experiment_id: int) -> None:
 
     If a call is interrupted, call `remove` or `finish`. Raise NotFound if there is no such experiment.
     """
-    at_once, took = 1, 0.0
-    while True:
-        time.sleep(took)  # for this long, others can write
+    segments = [row[0] for row in database.rows(_SEGMENTS, (experiment_id,))]
+    at, at_once = 0, 1
+    while part := segments[at : at + at_once]:
         with database.write() as cursor:
             began = time.monotonic()
-            segments = [row[0] for row in cursor.rows(_SEGMENTS, (experiment_id, at_once))]
-            if not segments:
-                break
             cursor.execute(_KEEP, (math.inf, experiment_id))
             for table in OF_SEGMENTS:
-                _delete(cursor, table, "segment_id", segments)
-            _delete(cursor, "segment", "id", segments)
+                _delete(cursor, table, "segment_id", part)
+            _delete(cursor, "segment", "id", part)
         took = time.monotonic() - began
+        at += at_once
         at_once = max(1, at_once // 2) if took > HELD_S else min(AT_ONCE, 4 * at_once)
+        time.sleep(took)  # for this long, others can write
     for table, column in NUMBERED.items():
         [(last,)] = database.rows(f"SELECT max({column}) FROM {table} WHERE experiment_id = ?", (experiment_id,))
         for upto in range(ROWS_AT_ONCE, last or 0, ROWS_AT_ONCE):
