@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
 
 from sqlalchemy import select
@@ -17,12 +18,21 @@ from tuner.store.sql.database import Database
 from tuner.store.sql.tables import experiment
 
 AT_ONCE = 200
-"""The maximum number of segments whose rows one transaction deletes, so that other writers do not wait long."""
+"""The maximum number of segments whose rows one transaction deletes."""
+
+HELD_S = 0.1
+"""A transaction that takes longer is followed by one with half as many segments, so that other writers do not wait long."""
+
+ROWS_AT_ONCE = 20_000
+"""The maximum number of rows of one table of `NUMBERED` that one transaction deletes."""
 
 OF_SEGMENTS = ("metric_point", "metric_bucket", "rank_usage", "log_chunk", "checkpoint")
 OF_KEYS = ("best_point",)
 OF_EXPERIMENTS = ("metric_key", "event", "decision", "command", "trial", "webhook_cursor")
 """The tables with rows of an experiment, grouped by what a row refers to. A test compares them with the schema."""
+
+NUMBERED = {"event": "event_seq", "decision": "event_seq", "trial": "number"}
+"""The tables of `OF_EXPERIMENTS` that may have millions of rows of one experiment, each with the column that counts them."""
 
 LEASE_S = 600.0
 """The duration of a deletion's lease in seconds. After that, users may continue the experiment, as if it had been cancelled.
@@ -41,7 +51,7 @@ UPDATE experiment SET driver_owner = ?, lease_until = ?, state = ?
 WHERE id = ? AND driver_epoch = ? AND driver_owner = '{DELETION}'"""
 _KEEP = f"UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_owner = '{DELETION}'"
 _SEGMENTS = """
-SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id LIMIT ?"""
+SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id"""
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
 _WEBHOOKS = "DELETE FROM webhook WHERE experiment = ?"
 # Wait for a transaction that creates another experiment with this code, so that the next statement sees that experiment.
@@ -77,15 +87,27 @@ def remove(database: Database, experiment_id: int) -> None:
 
     If a call is interrupted, call `remove` or `finish`. Raise NotFound if there is no such experiment.
     """
-    while True:
+    segments = [row[0] for row in database.rows(_SEGMENTS, (experiment_id,))]
+    at, at_once = 0, 1
+    while part := segments[at : at + at_once]:
         with database.write() as cursor:
-            segments = [row[0] for row in cursor.rows(_SEGMENTS, (experiment_id, AT_ONCE))]
-            if not segments:
-                break
+            began = time.monotonic()
             cursor.execute(_KEEP, (math.inf, experiment_id))
             for table in OF_SEGMENTS:
-                _delete(cursor, table, "segment_id", segments)
-            _delete(cursor, "segment", "id", segments)
+                _delete(cursor, table, "segment_id", part)
+            _delete(cursor, "segment", "id", part)
+        took = time.monotonic() - began
+        at += at_once
+        at_once = max(1, at_once // 2) if took > HELD_S else min(AT_ONCE, 4 * at_once)
+        time.sleep(took)  # for this long, others can write
+    for table, column in NUMBERED.items():
+        [(last,)] = database.rows(f"SELECT max({column}) FROM {table} WHERE experiment_id = ?", (experiment_id,))
+        for upto in range(ROWS_AT_ONCE, last or 0, ROWS_AT_ONCE):
+            with database.write() as cursor:
+                began = time.monotonic()
+                cursor.execute(_KEEP, (math.inf, experiment_id))
+                cursor.execute(f"DELETE FROM {table} WHERE experiment_id = ? AND {column} <= ?", (experiment_id, upto))
+            time.sleep(time.monotonic() - began)
     with database.write() as cursor:
         lock(cursor, experiment_id)  # in PostgreSQL, another process may be adding a command
         [(code, public_id)] = cursor.rows("SELECT code_hash, public_id FROM experiment WHERE id = ?", (experiment_id,))

@@ -404,17 +404,19 @@ async def test_a_wrong_webhook_is_refused(client: httpx.AsyncClient, wrong: dict
 
 async def test_deliveries_come_in_pages(client: httpx.AsyncClient, sqlite_store: Store) -> None:
     hook = sqlite_store.webhooks.create("https://example.com/a", [STARTED]).public_id
-    for number in range(3):
+    for number in range(4):
         begin(sqlite_store, spec=a_spec(f"search {number}"))
     sqlite_store.webhooks.collect()
-    path, found, token = f"{HOOKS}/{hook}/deliveries", [], None
+    path, found, sizes, token = f"{HOOKS}/{hook}/deliveries", [], [], None
     while True:
         page = (await client.get(path, params={"page_size": 2, **({"page_token": token} if token else {})})).json()
         found += page["items"]
+        sizes.append(len(page["items"]))
         if not (token := page["next_page_token"]):
             break
-    assert [one["state"] for one in found] == ["pending"] * 3
-    assert len({one["experiment_id"] for one in found}) == 3
+    assert [one["state"] for one in found] == ["pending"] * 4
+    assert len({one["experiment_id"] for one in found}) == 4
+    assert sizes == [2, 2], "a full last page promised another one"
 
 
 async def test_who_may_have_webhooks(sqlite_store: Store, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from tuner.store import ExperimentRecord, Store
 from tuner.store import experiments as experiments_of
 from tuner.store import removal as tables_of
 from tuner.store.commands import DELETION
+from tuner.store.sql.cursor import Cursor
+from tuner.store.sql.database import Database
 from tuner.store.sql.tables import metadata
 from tuner.trials.checkpoints.storage import Place
 
@@ -305,15 +308,32 @@ def test_tags_find_experiments(store: Store) -> None:
     assert found("TEAM") == found("team=vis") == found("team", "x") == []
 
 
-def test_deleting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_leaves_nothing_behind_and_takes_short_transactions(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other writers waited until a single transaction had deleted the whole log: with millions of reports, for a minute."""
     monkeypatch.setattr(tables_of, "AT_ONCE", 1)
+    monkeypatch.setattr(tables_of, "ROWS_AT_ONCE", 2)
     kept, gone = ended(store), ended(store)
     for name in (kept.public_id, gone.public_id):
         for folder in ("checkpoints", "logs", "callbacks"):
             (tmp_path / folder / name / "seg").mkdir(parents=True)
             (tmp_path / folder / name / "seg" / "file").write_text("x")
     before = counted(store)
-    delete_experiment(store, gone.public_id, storage=str(tmp_path / "checkpoints"), home=tmp_path)
+    counts = [before]
+    write = Database.write
+
+    @contextlib.contextmanager
+    def noted(database: Database) -> Iterator[Cursor]:
+        with write(database) as cursor:
+            yield cursor
+        counts.append(counted(store))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", noted)
+        delete_experiment(store, gone.public_id, storage=str(tmp_path / "checkpoints"), home=tmp_path)
+    deleted = {name: max(one[name] - then[name] for one, then in itertools.pairwise(counts)) for name in before}
+    assert (deleted["segment"], deleted["event"]) == (1, 2)
     with pytest.raises(NotFound):
         store.experiments.get(gone.public_id)
     assert [path.parent.name for path in tmp_path.glob("*/exp_*/seg")] == [kept.public_id] * 3

@@ -12,6 +12,7 @@ import pytest
 from tests.store.examples import T0, a_report, a_spec, begin, until_blocked
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Fail
+from tuner.domain.events import CheckpointDeleted
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
@@ -71,6 +72,11 @@ def test_each_event_is_told_once(store: Store) -> None:
         "threshold": 0.5,
     }
     assert due["experiment.completed"]["experiment"]["reason"] == "it is completed"
+    commit(store, made, [(12, CheckpointDeleted(time=T0, trial=0, checkpoint="ckp_1"))])
+    store.webhooks.collect()
+    assert store.webhooks._collect(T0) == [], (
+        "an ended experiment was read every second, for as long as the service ran"
+    )
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "completed"])

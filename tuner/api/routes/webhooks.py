@@ -117,9 +117,10 @@ def deliveries(
     page_size: Annotated[int, Query(ge=1, le=1000, description="the maximum number of items per page")] = 100,
     page_token: Annotated[int | None, Query(ge=0, le=2**62, description="next_page_token of the previous page")] = None,
 ) -> Response:
-    found = here.store.webhooks.deliveries(plain_text(webhook_id), limit=page_size, before=page_token)
-    more = str(found[-1].id) if len(found) == page_size else None
-    return answer(DeliveryPage(items=[Delivery.of(record) for record in found], next_page_token=more))
+    found = here.store.webhooks.deliveries(plain_text(webhook_id), limit=page_size + 1, before=page_token)
+    shown = found[:page_size]
+    more = str(shown[-1].id) if len(found) > page_size else None
+    return answer(DeliveryPage(items=[Delivery.of(record) for record in shown], next_page_token=more))
 
 
 @router.post(

@@ -396,10 +396,13 @@ class Webhooks:
     ) -> None:
         """Add the deliveries of one experiment. If there is nothing to send, as after most reports, write nothing.
 
+        The cursor of an ended experiment always moves, because later collections would read the experiment again and again.
+
         advance: move the cursor in any case.
         """
         before = found.before
-        if advance or rows or before is None or place._replace(seq=before.seq) != before:
+        moves = advance or ExperimentState(place.state).ended
+        if moves or rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
                 if not _advance(cursor, found, place):
                     return  # another service has already collected these events

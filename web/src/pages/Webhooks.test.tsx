@@ -36,6 +36,16 @@ it("moves the focus of the keyboard from Delete to the button that deletes, and 
   await waitFor(() => expect(document.activeElement!.textContent).toBe("Delete"));
 });
 
+it("says that a webhook has more messages than are shown", async () => {
+  const one = { id: "whk_1", url: "https://example.com", events: [], threshold: null, project: null, format: "json" };
+  const message = { id: "dlv_1", created_at: "2026-11-30T12:00:00Z", event: "test", state: "failed", attempts: 1 };
+  vi.spyOn(api, "webhooks").mockResolvedValue({ items: [one] } as never);
+  vi.spyOn(api, "deliveries").mockResolvedValue({ items: [message], next_page_token: "7" } as never);
+  show();
+  fireEvent.click(await screen.findByRole("button", { name: "Messages of https://example.com" }));
+  await screen.findByText(/These are the newest 1\. .*\/webhooks\/whk_1\/deliveries/);
+});
+
 it("sends the threshold that was typed, digit by digit", async () => {
   vi.spyOn(api, "webhooks").mockResolvedValue({ items: [] });
   const create = vi.spyOn(api, "createWebhook").mockResolvedValue({} as never);

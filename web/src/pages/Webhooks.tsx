@@ -172,15 +172,19 @@ function Deliveries({ id }: { id: string }) {
   if (!query.data) return <Skeleton height={40} />;
   if (query.data.items.length === 0) return <>Nothing has been sent yet.</>;
   return (
-    <ul className={classes.messages}>
-      {query.data.items.map((one) => (
-        <li key={one.id}>
-          {moment(one.created_at)}: {one.event} of {one.experiment_id}, {STATE[one.state]}
-          {one.attempts > 1 && ` after ${one.attempts} attempts`}
-          {one.last_error && `: ${one.last_error}`}
-        </li>
-      ))}
-    </ul>
+    <>
+      <ul className={classes.messages}>
+        {query.data.items.map((one) => (
+          <li key={one.id}>
+            {moment(one.created_at)}: {one.event} of {one.experiment_id}, {STATE[one.state]}
+            {one.attempts > 1 && ` after ${one.attempts} attempts`}
+            {one.last_error && `: ${one.last_error}`}
+          </li>
+        ))}
+      </ul>
+      {query.data.next_page_token !== null &&
+        `These are the newest ${query.data.items.length}. The API lists the older ones: /api/v1/webhooks/${id}/deliveries`}
+    </>
   );
 }
 
