@@ -269,7 +269,11 @@ def test_a_searcher_may_limit_how_many_trials_run_at_once(searcher: Any, limit: 
     [
         (
             {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.logger.CSVLoggerCallback()])},
-            "CSVLoggerCallback of RunConfig.callbacks is not used: tuner.callbacks has loggers",
+            "CSVLoggerCallback of RunConfig.callbacks is not used: tuner.callbacks has a logger of this name",
+        ),
+        (
+            {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.logger.JsonLoggerCallback()])},
+            "JsonLoggerCallback of RunConfig.callbacks is not used: it needs trials of Ray Tune; use a logger of tuner.callbacks",
         ),
         ({"run_config": ray.tune.RunConfig(log_to_file=True)}, "RunConfig.log_to_file"),
         (
