@@ -177,6 +177,13 @@ def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
+def name_of(function: Any) -> str:
+    """Return the name of a function, even one in a `functools.partial`, or that of the class of another object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def resource_meant(name: str) -> str | None:
     """Return the Ray resource that a name such as "gpu", "GPUs" or "num_gpus" probably means.
 
