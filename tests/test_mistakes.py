@@ -197,6 +197,8 @@ def test_a_misspelt_name_of_the_package_has_a_suggestion() -> None:
     with pytest.raises(AttributeError) as caught:
         tuner.logunifrom  # type: ignore[attr-defined]  # noqa: B018
     assert (caught.value.name, caught.value.obj) == ("logunifrom", tuner)
+    with pytest.raises(AttributeError, match=r"no attribute 'CheckpointConfig'; tuner.run takes checkpoint="):
+        tuner.CheckpointConfig  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_other_errors_pass_through() -> None:

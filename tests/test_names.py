@@ -32,6 +32,13 @@ OBJECTIVE: dict[str, Any] = {"metric": "loss", "mode": "min"}
         ("max_resource", "; did you mean 'max_t'?"),
         ("load_if_exists", "; tuner.resume(experiment_id) continues an earlier search"),
         ("constraints", "; a searcher takes them: search_alg={'type': 'tpe', 'constraints': {'size': {'max': 0.25}}}"),
+        ("raise_on_failed_trial", "; a failed trial raises no exception; see result.errors"),
+        ("failure_config", "; did you mean 'max_failures'?"),
+        ("restore", "; tuner.resume(experiment_id) continues an earlier search"),
+        ("parameters", "; did you mean 'space'?"),
+        ("param_grid", "; did you mean 'space'?"),
+        ("scoring", "; did you mean 'metric'?"),
+        ("num_epochs", "; did you mean 'max_t'?"),
         ("zzzz", ""),
     ],
 )
@@ -84,6 +91,15 @@ def test_an_option_of_another_scheduler_is_no_hint(scheduler: Any) -> None:
 def test_resume_too() -> None:
     with pytest.raises(TypeError, match="did you mean 'ray_address'"):
         tuner.resume("exp_1", rayaddress="auto")  # type: ignore[call-arg]
+    with pytest.raises(
+        TypeError, match="no parameter 'resume_errored'; `tuner retry NAME NUMBER...` runs failed trials again"
+    ):
+        tuner.resume("exp_1", resume_errored=True)  # type: ignore[call-arg]
+
+
+def test_a_study_names_the_database_in_place_of_a_storage() -> None:
+    with pytest.raises(TypeError, match="no parameter 'storage'; everything is in one database"):
+        tuner.create_study({}, storage="sqlite:///optuna.db", **OBJECTIVE)  # type: ignore[call-arg]
 
 
 def test_options_of_schedulers_too() -> None:

@@ -63,12 +63,24 @@ _MODULES = {
     "stoppers": "tuner.schedulers.stoppers",
     "callbacks": "tuner.sdk.callbacks",
 }
-_INSTEAD = {  # names of Ray Tune that this package does not have, and what to write instead
+_INSTEAD = {  # names of Ray Tune and Optuna that this package does not have, and what to write instead
     "CLIReporter": "tuner.run takes verbose=",
+    "Callback": "it is tuner.callbacks.Callback",
+    "CheckpointConfig": "tuner.run takes checkpoint=, such as {'keep_last': 2}",
+    "ConcurrencyLimiter": "tuner.run takes max_concurrent_trials=",
+    "FailureConfig": "tuner.run takes max_failures=",
+    "HyperBandForBOHB": "tuner.run takes scheduler='hyperband' with search_alg='bohb'",
+    "PopulationBasedTrainingReplay": "it is tuner.PBTReplayScheduler",
+    "ResultGrid": "it is tuner.Result",
     "RunConfig": "tuner.run takes its parts as arguments, or a ray.tune.RunConfig as run_config=",
+    "ScalingConfig": "tuner.run takes num_workers= and use_gpu=, or a ray.train.ScalingConfig as scaling_config=",
+    "Stopper": "tuner.run takes any ray.tune.Stopper or function as stop=; tuner.stoppers has more",
     "Trainable": "tuner.run takes any class with setup, step, save and load, or a ray.tune.Trainable",
     "TuneConfig": "tuner.run takes its parts as arguments, or a ray.tune.TuneConfig as tune_config=",
     "Tuner": "tuner.run(train, space, metric=..., mode=...) runs a search, and tuner.resume(name) continues one",
+    "TrialPruned": "raise optuna.TrialPruned",
+    "pruners": "tuner.schedulers has what stops trials early",
+    "samplers": "tuner.search has the searchers, and search_alg= of tuner.run takes Optuna's samplers",
     "with_resources": "tuner.run takes resources_per_worker=, such as {'CPU': 2, 'GPU': 1}",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -15,8 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # A name from Optuna, Ray Tune, Hyperopt, W&B, Determined, a spec or Python -> our names for the same thing. The first
-    # of them that is valid in the place of the wrong name is suggested.
+    # A name from Optuna, Ray Tune, Hyperopt, scikit-learn, W&B, Determined, a spec or Python -> our names for the same thing.
+    # The first of them that is valid in the place of the wrong name is suggested.
     "algo": ("search_alg", "search"),
     "budget_s": ("time_budget_s", "limits.time_budget_s"),
     "catch": ("max_failures", "limits.max_failures"),
@@ -29,7 +29,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "divisor": ("reduction_factor",),
     "early_terminate": ("scheduler",),
     "entrypoint": ("trainable",),
+    "epochs": ("max_t",),
     "eta": ("reduction_factor",),
+    "experiment_name": ("name",),
+    "failure_config": ("max_failures", "limits.max_failures"),
     "func": ("trainable", "entrypoint"),
     "function": ("trainable", "entrypoint"),
     "goal": ("mode",),
@@ -57,10 +60,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "n_startup_trials": ("min_samples_required",),
     "n_trials": ("num_samples",),
     "n_warmup_steps": ("grace_period",),
+    "num_epochs": ("max_t",),
     "num_trials": ("num_samples",),
     "objective": ("metric",),
     "parallelism": ("max_concurrent_trials", "limits.max_concurrent_trials"),
+    "param_distributions": ("space",),
+    "param_grid": ("space",),
     "param_space": ("space",),
+    "parameters": ("space",),
     "progress_reporter": ("verbose",),
     "pruner": ("scheduler",),
     "repeat": ("repeats", "limits.repeats"),
@@ -70,6 +77,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "run_or_experiment": ("trainable",),
     "sampler": ("search_alg", "search"),
     "scaling_config": ("scaling",),
+    "scoring": ("metric",),
     "search": ("search_alg",),
     "search_alg": ("search",),
     "search_space": ("space",),
@@ -108,7 +116,11 @@ NO_ARGUMENT = {
     "fail_fast": "a failed trial does not end the other trials; max_failed_trials=1 ends the search after the first one",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
     "raise_on_failed_trial": "a failed trial raises no exception; see result.errors",
+    "restart_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "restore": "tuner.resume(experiment_id) continues an earlier search",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
+    "resume_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "storage": "everything is in one database: that of the home, or the one that TUNER_DATABASE_URL names",
 }
 """Arguments of Ray Tune and Optuna that do not exist here -> what to use instead."""
 
@@ -165,6 +177,13 @@ def did_you_mean(name: Any, known: Iterable[str], quote: str = "") -> str:
     return f"; did you mean {quote}{found}{quote}?" if found is not None else ""
 
 
+def name_of(function: Any) -> str:
+    """Return the name of a function, even one in a `functools.partial`, or that of the class of another object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def resource_meant(name: str) -> str | None:
     """Return the Ray resource that a name such as "gpu", "GPUs" or "num_gpus" probably means.
 
@@ -202,7 +221,7 @@ def keywords_explained(
 def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None, hint: str) -> str:
     belongs = hint or (of_the_experiment(name, known) if part else "")
     instead = f"; {NO_ARGUMENT[name]}" if name in NO_ARGUMENT else ""
-    return f"{part or function.__name__}() has no parameter {name!r}{belongs or option_meant(name, known, chr(39)) or instead}"
+    return f"{part or function.__name__}() has no parameter {name!r}{belongs or instead or option_meant(name, known, chr(39))}"
 
 
 _COLORS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -17,6 +17,7 @@ from tuner.errors import SpecError
         ("width=choice(16,32,64)", "choice", [16, 32, 64]),
         ("width=choice([16,32,64])", "choice", [16, 32, 64]),
         ("optimizer=choice(adam, sgd)", "choice", ["adam", "sgd"]),
+        ("model=choice(resnet-50, a/b)", "choice", ["resnet-50", "a/b"]),
         ("n=qrandint(2, 8, q=2)", "qrandint", None),
     ],
 )

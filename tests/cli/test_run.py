@@ -234,6 +234,8 @@ def test_wrong_commands_are_refused_before_anything_starts(tmp_path: Path) -> No
         run(tmp_path, "", pattern="(?P<accuracy>.)")
     with pytest.raises(EntrypointError, match="there is no file"):
         run_target("nothing.py", [], [], None, {"metric": "loss"})
+    with pytest.raises(EntrypointError, match="there is no file torchrun; begin with the script"):
+        run_target("torchrun", ["--nproc_per_node", "2", "train.py"], [], None, {"metric": "loss"})
     with pytest.raises(EntrypointError, match="there is no file"):
         run_target("nothing.py:train", [], [], None, {"metric": "loss"})
 

@@ -269,7 +269,11 @@ def test_a_searcher_may_limit_how_many_trials_run_at_once(searcher: Any, limit: 
     [
         (
             {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.logger.CSVLoggerCallback()])},
-            "CSVLoggerCallback of RunConfig.callbacks is not used: tuner.callbacks has loggers",
+            "CSVLoggerCallback of RunConfig.callbacks is not used: tuner.callbacks has a logger of this name",
+        ),
+        (
+            {"run_config": ray.tune.RunConfig(callbacks=[ray.tune.logger.JsonLoggerCallback()])},
+            "JsonLoggerCallback of RunConfig.callbacks is not used: it needs trials of Ray Tune; use a logger of tuner.callbacks",
         ),
         ({"run_config": ray.tune.RunConfig(log_to_file=True)}, "RunConfig.log_to_file"),
         (
@@ -349,8 +353,9 @@ def test_a_name_that_ray_made_up_is_none() -> None:
     [
         (lambda: ray.tune.Tuner(train), r"tuner.run\(trainable, param_space, tune_config=..., run_config=...\)"),
         (lambda: __import__("optuna").create_study(), "pass the objective"),
+        (lambda: __import__("sklearn.svm").svm.SVC(), "pass a function of the configuration that calls its fit"),
     ],
-    ids=["tuner", "study"],
+    ids=["tuner", "study", "estimator"],
 )
 def test_what_holds_the_training_code_is_not_the_training_code(thing: Any, instead: str) -> None:
     with pytest.raises(EntrypointError, match=instead):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pickle
 import subprocess
@@ -86,13 +87,17 @@ def test_each_trial_has_its_newest_checkpoint(sqlite_store: Store, tmp_path: Pat
     assert dataclasses.replace(trial, iterations=7).iteration == 7, "the name that trials have in tuner.simulate"
 
 
+def diverges(config: dict[str, Any], data: None) -> float:
+    return float("nan")
+
+
 def test_a_search_without_output_says_that_it_found_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TUNER_HOME", str(tmp_path))
     options: dict[str, Any] = {"metric": "loss", "mode": "min", "num_samples": 2, "executor": "local", "verbose": 0}
-    result = tuner.run(lambda config: float("nan"), {"x": tuner.uniform(0, 1)}, **options)
-    assert (result.state, result.best_config) == ("completed", None)
+    result = tuner.run(functools.partial(diverges, data=None), {"x": tuner.uniform(0, 1)}, **options)
+    assert (result.state, result.best_config, result.name) == ("completed", None, "diverges")
     assert capfd.readouterr().err.startswith("warning: the search has no best trial: no trial reported a finite 'loss'")
     tuner.run(lambda config: 1.0, {"x": tuner.uniform(0, 1)}, **options)
     assert capfd.readouterr().err == ""
@@ -130,6 +135,8 @@ def test_what_other_libraries_results_have_is_named(sqlite_store: Store, tmp_pat
         AttributeError, match=r"a trial of a Result has no 'best_checkpoints'; it has checkpoint, the newest"
     ):
         _ = result.trials[0].best_checkpoints
+    with pytest.raises(AttributeError, match=r"a trial of a Result has no 'last_result'; it has metrics"):
+        _ = result.trials[0].last_result
     with pytest.raises(AttributeError, match=r"a trial of a Result has no 'intermediate_values'; it has history"):
         _ = result.trials[0].intermediate_values
     with pytest.raises(AttributeError, match=r"a Result has no 'num_terminated'; it has trials, each with its state"):

@@ -145,6 +145,16 @@ def test_the_default_search_needs_no_more_than_a_space_and_max_t() -> None:
         assert study.state == "completed"
 
 
+def test_what_optuna_calls_its_parts_is_named() -> None:
+    with tuner.create_study(SPACE, metric="loss", mode="min", num_samples=1) as study:
+        with pytest.raises(AttributeError, match=r"a study has no 'best_params'; it has result\(\)\.best_config"):
+            _ = study.best_params
+        trial = study.ask()
+        assert trial is not None
+        with pytest.raises(AttributeError, match="a trial of a study has no 'suggest_float'; it has config"):
+            trial.suggest_float("x", 0, 1)
+
+
 def test_tell_alone_is_enough_without_early_stopping() -> None:
     with study_of(scheduler="fifo", max_t=None, num_samples=5, search_alg="tpe") as study:
         while (trial := study.ask()) is not None:

@@ -34,27 +34,33 @@ def parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip() or not value.strip():
         raise SpecError(f"expected NAME=VALUE such as lr=loguniform(1e-4,1e-1), got {text!r}", "/space")
+    value = value.strip()
     try:
-        tree = ast.parse(value.strip(), mode="eval").body
+        tree = ast.parse(value, mode="eval").body
     except SyntaxError as error:
-        if (kind := value.strip().partition("(")[0]) in PRIMITIVES and "(" in value:
+        if (kind := value.partition("(")[0]) in PRIMITIVES and "(" in value:
             raise SpecError(
                 f"{text!r} begins with {kind}( but is malformed: {error.msg}", f"/space/{name.strip()}"
             ) from error
-        return name.strip(), value.strip()  # a constant, such as a path
+        return name.strip(), value  # a constant, such as a path
     if not isinstance(tree, ast.Call):
-        return name.strip(), _constant(tree, value.strip())
+        return name.strip(), _constant(tree, value)
     kind = tree.func.id if isinstance(tree.func, ast.Name) else ast.unparse(tree.func)
     if kind not in PRIMITIVES:
         raise SpecError(f"expected one of {', '.join(PRIMITIVES)}, got {kind!r} in {text!r}", f"/space/{name.strip()}")
-    positional = [_constant(part, ast.unparse(part)) for part in tree.args]
-    named = {word.arg: _constant(word.value, ast.unparse(word.value)) for word in tree.keywords if word.arg}
+    positional = [_constant(part, _written(part, value)) for part in tree.args]
+    named = {word.arg: _constant(word.value, _written(word.value, value)) for word in tree.keywords if word.arg}
     if kind in ("choice", "grid_search") and not (len(positional) == 1 and isinstance(positional[0], list | tuple)):
         positional = [positional]
     try:
         return name.strip(), getattr(space, kind)(*positional, **named)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{text}: {error}", f"/space/{name.strip()}") from error
+
+
+def _written(part: ast.expr, whole: str) -> str:
+    """Return a part of the text as it was written: ``resnet-50``, which `ast.unparse` writes with blanks around its minus."""
+    return ast.get_source_segment(whole, part) or ast.unparse(part)
 
 
 def _constant(tree: ast.expr, text: str) -> Any:

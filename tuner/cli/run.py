@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,9 +81,12 @@ def run_status(result: Result) -> int:
 def _script(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:
     path = Path(target)
     if not path.is_file():
-        raise EntrypointError(
-            f"there is no file {target}; expected a script, FILE.py:FUNCTION or module:function", "/trainable"
-        )
+        expected = "expected a script, FILE.py:FUNCTION or module:function"
+        if re.fullmatch(r"python[\d.]*|torchrun", target):
+            expected = (
+                "begin with the script, which each rank runs as torchrun would; --num-workers sets the number of ranks"
+            )
+        raise EntrypointError(f"there is no file {target}; {expected}", "/trainable")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise EntrypointError(f"{target} is neither a .py file nor executable", "/trainable")
     metric = options["metric"]

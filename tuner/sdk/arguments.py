@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from tuner.errors import SpecError
 from tuner.schedulers.from_ray import objective_of
+from tuner.sdk import callbacks as loggers
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.trials.checkpoints.objects import Parameterized, Stored, store, with_parameters
@@ -155,7 +156,10 @@ def _callbacks(callbacks: Sequence[Any]) -> list[Any]:
     for callback in callbacks:
         # Such a callback needs Ray's trial objects.
         if any(kind.__name__ == "LoggerCallback" for kind in type(callback).__mro__):
-            why = "tuner.callbacks has loggers of the same names"
+            if type(callback).__name__ in loggers.__all__:
+                why = "tuner.callbacks has a logger of this name"
+            else:
+                why = "it needs trials of Ray Tune; use a logger of tuner.callbacks, or a callback with on_trial_result"
         elif not hasattr(callback, "on_trial_result"):  # Ray Train's
             why = "tuner calls trial callbacks, not worker callbacks"
         else:

@@ -61,12 +61,14 @@ if TYPE_CHECKING:
 
 
 _OF_A_RESULT = {
+    "best_logdir": "best_checkpoint.path; the logs are beside the database",
     "best_params": "best_config",
     "best_result": "best_trial",
     "best_trials": "pareto_front()",
     "checkpoint": "best_checkpoint",
     "config": "best_config",
     "experiment_path": "best_checkpoint.path, or the storage that you passed",
+    "get_all_configs": "trials, each with its config",
     "get_best_checkpoint": "best_checkpoint",
     "get_best_config": "best_config",
     "get_best_result": "best_trial, best_config, best_value and best_checkpoint",
@@ -79,6 +81,7 @@ _OF_A_RESULT = {
     "optimize": "add(num_samples=...)",
     "results_df": "dataframe()",
     "study_name": "name",
+    "trial_dataframes": "dataframe(history=True)",
     "trials_dataframe": "dataframe()",
 }
 

@@ -21,7 +21,7 @@ from tuner.experiment.operations.usecases import continue_experiment, create_fro
 from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
-from tuner.names import keywords_explained, printable
+from tuner.names import keywords_explained, name_of, printable
 from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
 from tuner.sdk.callbacks.observers import StoredLog, observing
@@ -318,7 +318,7 @@ def _spec_data(given: Mapping[str, Any], space: Space, parts: Parts) -> dict[str
     trainable, metric, mode = given["trainable"], given["metric"], given["mode"]
     entrypoint = trainable if isinstance(trainable, str) else None
     changed = {
-        "name": given["name"] or (None if entrypoint else getattr(trainable, "__name__", None)),
+        "name": given["name"] or (None if entrypoint else name_of(trainable)),
         "entrypoint": entrypoint,
         "space": space.to_json(),
         "metric": plain_names(metric),

@@ -24,6 +24,7 @@ from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.spec import parse_spec
 from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
+from tuner.sdk.trial_result import not_here
 from tuner.settings import Settings
 from tuner.space import Space
 from tuner.store import CodeRecord, ExperimentRecord, Store
@@ -319,6 +320,9 @@ class Study:
             self._driver.close()
         self._store.close()
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(not_here("study", name, _OF_A_STUDY))
+
     def __enter__(self) -> Study:
         return self
 
@@ -327,6 +331,26 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {self.id})"
+
+
+_OF_A_STUDY = {  # attributes of Optuna's studies that have other names here
+    "best_params": "result().best_config",
+    "best_trial": "result().best_trial",
+    "best_trials": "result().pareto_front()",
+    "best_value": "result().best_value",
+    "enqueue_trial": "the points_to_evaluate that tuner.create_study takes",
+    "get_trials": "result().trials",
+    "optimize": "ask() and tell(); tuner.run(objective, ...) runs an objective",
+    "study_name": "name",
+    "trials": "result().trials",
+    "trials_dataframe": "result().dataframe()",
+}
+_OF_A_TRIAL = {  # attributes of Optuna's trials that have other names here
+    "should_prune": "answer, which report() also returns",
+    "suggest_categorical": "config, with the values that the space of the study declares",
+    "suggest_float": "config, with the values that the space of the study declares",
+    "suggest_int": "config, with the values that the space of the study declares",
+}
 
 
 class StudyTrial:
@@ -397,6 +421,9 @@ class StudyTrial:
         failure = None if said is None else Failure(kind="user", cause="exception", message=text_of(said))
         self._driver.end(self._ref, Outcome(kind="returned" if failure is None else "failed", failure=failure))
         self.answer = "stop"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(not_here("trial of a study", name, _OF_A_TRIAL))
 
     def __repr__(self) -> str:
         return f"StudyTrial({self.number}, {self.config})"

@@ -107,9 +107,11 @@ class TrialResult:
 
 _OF_A_TRIAL = {  # attributes of Ray Tune's and Optuna's results that have other names here
     "best_checkpoints": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
+    "evaluated_params": "config",
     "duration": "history, with the time of each report",
     "get_best_checkpoint": "checkpoint, the newest one; result.best_checkpoint is that of the best value",
     "intermediate_values": "history",
+    "last_result": "metrics",
     "metrics_dataframe": "history, or result.dataframe(history=True)",
     "params": "config",
     "path": "checkpoint.path; the logs are beside the database",

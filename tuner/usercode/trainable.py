@@ -62,7 +62,10 @@ def check_signature(function: Callable[..., Any]) -> None:
     try:
         inspect.signature(function).bind({})
     except TypeError as error:
-        raise EntrypointError(f"{name} cannot be called with a configuration: {error}", "/trainable") from error
+        raise EntrypointError(
+            f"{name} cannot be called with a configuration: {error}; it gets one argument, a dict, as in def train(config)",
+            "/trainable",
+        ) from error
     except ValueError:  # a builtin without a readable signature
         return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def test_a_function_is_called_with_its_objects() -> None:
     whole = with_parameters(train, data=3)
     assert whole({"x": 1}) == 6
     assert with_parameters(whole, factor=5)({"x": 1}) == 15
-    assert whole.__name__ == "train"
+    assert whole.__name__ == with_parameters(partial(train, factor=5), data=3).__name__ == "train"
     assert as_function(whole) is whole
 
 

@@ -253,8 +253,9 @@ def test_the_checkpoint_to_start_from_is_found_in_any_storage_on_a_disk(
 
 def test_the_context_of_either_library(installed: Session) -> None:
     train, tune = ray.train.get_context(), ray.tune.get_context()
+    assert tune.get_experiment_name() == "exp_1"
+    assert train.get_experiment_name() == "exp_1-trial_00007", "RayTrainReportCallback names its folder after it"
     for context in (train, tune):
-        assert context.get_experiment_name() == "exp_1"
         assert context.get_trial_name() == "trial_00007"
         assert context.get_trial_id() == "trl_7"
         assert context.get_trial_dir() == "/somewhere"

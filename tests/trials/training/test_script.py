@@ -424,6 +424,12 @@ def test_a_script_without_a_report_is_an_error(tmp_path: Path, begin: Start) -> 
     begin()
     with pytest.raises(ScriptFailed, match="ended without a report: no line of stdout has 'loss'"):
         script(tmp_path, "print('accuracy=1')")({})
+    with pytest.raises(ScriptFailed, match=r"'epoch 1, loss: 0.5' on stdout has neither loss=NUMBER nor a JSON object"):
+        script(tmp_path, "print('epoch 1, loss: 0.5')")({})
+    with pytest.raises(ScriptFailed, match="'loss=0.5' is on stderr, and only stdout is read"):
+        script(tmp_path, "import sys; print('loss=0.5', file=sys.stderr)")({})
+    with pytest.raises(ScriptFailed, match="no line of stdout matches --metric-pattern 'loss is"):
+        Script("/nowhere/train.py", b"print('loss=0.5')", (), "loss", r"loss is (\S+)")({})
 
 
 def test_workers_without_the_file_run_what_was_sent(tmp_path: Path, begin: Start) -> None:

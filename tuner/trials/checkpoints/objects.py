@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import EntrypointError, TunerError
+from tuner.names import name_of
 from tuner.trials.checkpoints.storage import join, place
 from tuner.usercode.pickling import dumps
 
@@ -116,7 +117,7 @@ class Parameterized:
 
     @property
     def __name__(self) -> str:
-        return getattr(self.trainable, "__name__", type(self.trainable).__name__)
+        return name_of(self.trainable)
 
     @property
     def inner(self) -> Callable[..., Any]:

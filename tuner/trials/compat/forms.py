@@ -42,6 +42,8 @@ def as_function(trainable: Any) -> TrainFunction:
         instead = _INSTEAD_OF.get(f"{type(trainable).__module__}.{type(trainable).__qualname__}", "")
         if is_algorithm_config(trainable):
             instead = ": pass the algorithm, with the configuration as the space, such as tuner.run(PPO, config)"
+        elif not instead and hasattr(trainable, "fit"):
+            instead = ": pass a function of the configuration that calls its fit, and reports or returns the score"
         raise EntrypointError(
             f"expected a function of the configuration, a class with setup and step, a Ray Train trainer, or an Optuna "
             f"objective, got {trainable!r}{instead}",

@@ -26,6 +26,7 @@ from optuna.distributions import (
 from optuna.study import StudyDirection
 
 from tuner.errors import EntrypointError, OutsideTrial, TunerError, WrongArgument
+from tuner.names import name_of
 from tuner.trials.checkpoints.checkpoints import Source
 from tuner.trials.compat.on_import import on_import
 from tuner.trials.training import driver_calls, session
@@ -44,7 +45,7 @@ class Objective:
 
     @property
     def __name__(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return name_of(self.function)
 
     @property
     def inner(self) -> Callable[..., Any]:

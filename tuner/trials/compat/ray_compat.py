@@ -400,7 +400,11 @@ class TrainContext:
         self._of = trial.context
 
     def get_experiment_name(self) -> str:
-        return self._of.experiment_id
+        """Return a name that no other trial has: an experiment of Ray Train is one training.
+
+        `ray.train.lightning.RayTrainReportCallback` saves to a folder in /tmp that has this name.
+        """
+        return f"{self._of.experiment_id}-{self.get_trial_name()}"
 
     def get_trial_name(self) -> str:
         return f"trial_{self._of.trial_number:05d}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.errors import SpecError
+from tuner.names import name_of
 from tuner.trials.compat.datasets import Shards, pack, unpack
 
 LOOP_CONFIG = "train_loop_config"
@@ -47,7 +48,7 @@ class TrainLoop:
 
     @property
     def __name__(self) -> str:
-        return getattr(self.loop, "__name__", type(self.loop).__name__)
+        return name_of(self.loop)
 
     @property
     def inner(self) -> Callable[..., Any]:

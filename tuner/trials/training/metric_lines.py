@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import re
 from typing import Any
@@ -11,6 +13,7 @@ from tuner.names import without_colors
 from tuner.trials.training.metrics import flatten
 
 _PAIR = re.compile(r"(?<![^\s,;({\[|])([A-Za-z_][\w./-]*)\s*=\s*([^\s,;)}\]|]+)")
+_NOT_FINITE = re.compile(r"(?<=: )(-?)(nan|inf)(?=[,}])")
 LONGEST = 1 << 20
 """The maximum length of a line. A longer line is read in pieces."""
 
@@ -18,10 +21,10 @@ LONGEST = 1 << 20
 class MetricLines:
     """Finds metrics in the lines that a script prints.
 
-    Without a pattern, a line is a report if it is a JSON object with the objective as a key, or if it contains
-    ``objective=number``. All numbers in such an object, and all pairs ``name=number`` in such a line, are then metrics. A
-    pattern is a regular expression with a named group for each metric, or a single unnamed group for the objective. ANSI
-    escape sequences in a line, such as those for colors or to erase a progress bar, are ignored.
+    Without a pattern, a line is a report if it is a JSON object with the objective as a key, or a dict as Python prints it, or
+    if it contains ``objective=number``. All numbers in such an object, and all pairs ``name=number`` in such a line, are then
+    metrics. A pattern is a regular expression with a named group for each metric, or a single unnamed group for the
+    objective. ANSI escape sequences in a line, such as those for colors or to erase a progress bar, are ignored.
     """
 
     def __init__(self, objective: str, pattern: str | None = None) -> None:
@@ -39,7 +42,7 @@ class MetricLines:
             if not found and plain != line:  # the pattern itself may have the escape sequences
                 found = self._by_pattern(line)
         else:
-            found = _of_json(plain) or _of_pairs(plain)
+            found = _of_object(plain) or _of_pairs(plain)
         return found if self._objective in found else None
 
     def _by_pattern(self, line: str) -> dict[str, float]:
@@ -65,14 +68,19 @@ def compiled(pattern: str, objective: str) -> re.Pattern[str]:
     return found
 
 
-def _of_json(line: str) -> dict[str, float]:
+def _of_object(line: str) -> dict[str, float]:
     text = line.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return {}
-    try:
-        return _numbers(json.loads(text))
-    except (ValueError, RecursionError):
-        return {}
+    for read in (json.loads, _python):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError):
+            return _numbers(read(text))
+    return {}
+
+
+def _python(text: str) -> Any:
+    """Return the dict that Python has printed as this text. NaN and infinities, which are no literals, become strings."""
+    return ast.literal_eval(_NOT_FINITE.sub(r"'\1\2'", text))
 
 
 def _of_pairs(line: str) -> dict[str, float]:

@@ -46,6 +46,7 @@ TRIAL_DIR = "trial_dir"
 
 _POLL_S = 0.05
 _TAIL = 20
+_SHOWN = 200
 _OF_TORCHRUN = re.compile(r"[A-Z]\d{4} [\d:.]+ \d+ (?:[^\]]*/)?torch/distributed/")
 """The beginning of a line of torchrun's own log.
 
@@ -176,6 +177,7 @@ class _Run:
         # The messages to handle, in order: the metrics of a line, a request, or None once the process has exited.
         self._news: queue.Queue[dict[str, float] | _Asked | None] = queue.Queue(maxsize=1000)
         self._closed = threading.Event()
+        self._unread: dict[str, str] = {}  # a line with the objective's name that was no report, by its stream
         self._errors: deque[str] = deque(maxlen=_TAIL)
         self._since: deque[str] | None = None  # lines since torchrun last logged that its processes had failed
         self._borrowed = contextlib.ExitStack()
@@ -210,10 +212,7 @@ class _Run:
             if self._unsaved is not None:
                 raise self._unsaved
             if rank == 0 and self._reads_lines() and self._session.count == 0:
-                raise ScriptFailed(
-                    f"{self._name} has ended without a report: no line of stdout has {self._script.metric!r}; print "
-                    f"{self._script.metric}=NUMBER, pass --metric-pattern, or call tuner.report"
-                )
+                raise ScriptFailed(f"{self._name} has ended without a report: {self._why_no_report()}")
         except LeaveTrial:
             self._end(process, patient=not self._reads_lines())
             raise
@@ -228,6 +227,17 @@ class _Run:
             self._borrowed.close()
 
     # -- on the training thread
+
+    def _why_no_report(self) -> str:
+        metric, pattern = self._script.metric, self._script.pattern
+        if pattern is not None:
+            return f"no line of stdout matches --metric-pattern {pattern!r} with a number for {metric!r}"
+        said = f"no line of stdout has {metric!r}"
+        if (line := self._unread.get("stdout")) is not None:
+            said = f"{line!r} on stdout has neither {metric}=NUMBER nor a JSON object with {metric!r}"
+        elif (line := self._unread.get("stderr")) is not None:
+            said = f"{line!r} is on stderr, and only stdout is read (logging.basicConfig(stream=sys.stdout) logs there)"
+        return f"{said}; print {metric}=NUMBER, pass --metric-pattern, or call tuner.report"
 
     def _follow(self) -> None:
         """Handle the script's messages until the script has exited.
@@ -378,8 +388,14 @@ class _Run:
     # -- on other threads
 
     def _take_line(self, line: str) -> None:
-        if (found := self._lines.read(line)) is not None and self._reads_lines():
+        if (found := self._lines.read(line)) is None:
+            self._keep_unread("stdout", line)
+        elif self._reads_lines():
             self._put(found)
+
+    def _keep_unread(self, stream: str, line: str) -> None:
+        if self._script.metric in line:
+            self._unread.setdefault(stream, without_colors(line).strip()[:_SHOWN])
 
     def _take_error(self, line: str) -> None:
         """Keep a line of stderr, unless torchrun printed it about failed processes.
@@ -388,6 +404,7 @@ class _Run:
 
         If torchrun restarts its processes, only the lines of the last run are kept.
         """
+        self._keep_unread("stderr", line)
         line = without_colors(line)  # Python 3.13 colors tracebacks if FORCE_COLOR is set, as CI systems do
         own, *log = _OF_TORCHRUN.split(line, maxsplit=1)
         if own:
