@@ -178,8 +178,7 @@ def test_a_verb(copy: Path) -> None:
         '        Verb(\n            name="continue",',
         textwrap.indent(textwrap.dedent(verb).lstrip(), " " * 8),
     )
-    edit(copy, verbs, '    "pause", "resume", "cancel", "kill", "continue", "edit"', '    "drain",\n')
-    edit(copy, "tuner/domain/events.py", '"pause", "resume", "cancel", "kill", "continue", "stop"', '"drain", ')
+    edit(copy, "tuner/domain/events.py", '"pause", "resume", "cancel", "kill", "continue"]', '"drain", ')
     case = """
         case "drain":
             state.finishing = f"drained {event.reason or 'by a user'}"

@@ -70,7 +70,8 @@ def test_the_page_about_the_client_names_every_method() -> None:
         for name in vars(kind)
         if not name.startswith("_") and callable(getattr(kind, name))
     }
-    assert [method for method, name in methods.items() if name not in named] == [], "docs/client.md lacks them"
+    missing = [method for method, name in methods.items() if name not in named]
+    assert missing == [], f"docs/client.md lacks {', '.join(missing)}"
 
 
 # -- creating

@@ -49,7 +49,8 @@ def test_every_scheduler_is_in_every_list(name: str) -> None:
         "docs/schedulers.md": f"`{name}`" in (ROOT / "docs" / "schedulers.md").read_text(),
         "tests/schedulers/examples.py": name in folded,
     }
-    assert [place for place, is_there in places.items() if not is_there] == []
+    missing = [place for place, is_there in places.items() if not is_there]
+    assert missing == [], f"{cls} is missing in {', '.join(missing)}"
 
 
 def test_the_fuzzer_takes_its_schedulers_from_the_examples() -> None:

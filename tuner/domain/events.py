@@ -19,7 +19,9 @@ from tuner.domain.segments import FailureKind as FailureKind
 from tuner.domain.segments import Report, SegmentRef
 from tuner.errors import unreadable
 
-Command = Literal["pause", "resume", "cancel", "kill", "continue", "stop", "retry"]
+ExperimentCommand = Literal["pause", "resume", "cancel", "kill", "continue"]
+TrialCommand = Literal["stop", "kill", "retry"]
+Command = Literal[ExperimentCommand, TrialCommand]
 
 
 class _AsJson:

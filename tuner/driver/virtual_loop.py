@@ -239,12 +239,8 @@ def _failed(error: Exception) -> Outcome:
 class _Committed:
     """The awaitable that `put` returns in virtual time. It is done at once, because `put` has committed the event."""
 
-    def __init__(self, verdict: Verdict | None = None) -> None:
-        self._verdict = verdict
-
-    def __await__(self) -> Generator[Any, None, Verdict | None]:
+    def __await__(self) -> Generator[Any, None, None]:
         yield from ()
-        return self._verdict
 
 
 class VirtualLoop:

@@ -48,12 +48,12 @@ class Space:
         self._by_path = {p.path: p for p in self.parameters}
 
     @classmethod
-    def from_python(cls, space: Mapping[str, Any], *, pointer: str = "/space") -> Space:
+    def from_python(cls, space: Mapping[str, Any]) -> Space:
         """Return the space that a dict describes.
 
         The values of the dict are primitives, Ray Tune's objects of the same names, constants, or dicts of these.
         """
-        return cls(space, pointer=pointer)
+        return cls(space)
 
     @classmethod
     def from_json(

@@ -189,7 +189,7 @@ def test_a_dash_exports_to_standard_output(
     assert done.stdout_bytes == (tmp_path / f"out.{form}").read_bytes()
     assert not (tmp_path / "-").exists()
     refused = CliRunner().invoke(commands.app, ["export", "halved", "-"])
-    assert str(refused.exception).startswith("format: standard output has no ending: pass --format")
+    assert str(refused.exception).startswith("format: standard output has no file extension: pass --format")
 
 
 def test_an_export_writes_an_earlier_file_in_place(search: Search, tmp_path: Path) -> None:

@@ -397,14 +397,16 @@ def export(found: Result, file: Path, form: str | None, history: bool) -> None:
     """Write a result to a file, with a row for each trial, or for each report if `history` is True.
 
     file: the file; ``-`` is standard output.
-    form: the format. None: the file's ending determines the format.
+    form: the format. None: the extension of the file's name determines the format.
 
     Raises:
         SpecError: there is no such format, or the file cannot be written.
     """
     form = form or file.suffix.removeprefix(".")
     if not form and file == DASH:
-        raise SpecError(f"standard output has no ending: pass --format with one of {', '.join(FORMATS)}", "/format")
+        raise SpecError(
+            f"standard output has no file extension: pass --format with one of {', '.join(FORMATS)}", "/format"
+        )
     if form not in FORMATS:
         raise SpecError(f"expected one of {', '.join(FORMATS)}, got {form!r}", "/format")
     frame: pd.DataFrame = found.dataframe(history)

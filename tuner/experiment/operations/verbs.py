@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from tuner.domain.events import Command
+from tuner.domain.events import Command, ExperimentCommand, TrialCommand
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict
@@ -196,19 +196,18 @@ TRIAL_VERBS: dict[Command, Verb] = {
 }
 """The verbs of trials, by name."""
 
-assert {*VERBS, *TRIAL_VERBS} == set(get_args(Command)), "every command of the domain needs a verb"
+assert VERBS.keys() == set(get_args(ExperimentCommand)), "VERBS differs from ExperimentCommand"
+assert TRIAL_VERBS.keys() == set(get_args(TrialCommand)), "TRIAL_VERBS differs from TrialCommand"
 
 _DRIVEN = frozenset({_E.PENDING, _E.RUNNING, _E.PAUSING})
 """The states in which the script that created an experiment may be about to drive the experiment."""
 
 _REASON = "by a user"
 
-Action = Literal[
-    "pause", "resume", "cancel", "kill", "continue", "edit", "fork", "enqueue", "archive", "unarchive", "delete"
-]
+Action = Literal[ExperimentCommand, "edit", "fork", "enqueue", "archive", "unarchive", "delete"]
 """The actions that users can take on an experiment: the verbs, and some other actions."""
 
-TrialAction = Literal["stop", "kill", "retry", "fork"]
+TrialAction = Literal[TrialCommand, "fork"]
 """The actions that users can take on a trial."""
 
 CheckpointAction = Literal["fork", "pin", "unpin"]

@@ -121,7 +121,7 @@ class Bandit:
         return mean + math.sqrt(C1 + max(0.0, math.log(C2 * max(len(self._seen.y), 1)))) * sd
 
     def best(self, fixed: Floats, dims: int, generator: np.random.Generator) -> Floats:
-        """Return the configuration (dims,) with the highest upper confidence bound, given a time and a score, `fixed` (2,)."""
+        """Return the configuration (dims,) with the highest upper confidence bound. `fixed` (2,) is its time and score."""
 
         def bound(points: Floats) -> Floats:
             return self.bound(np.concatenate([np.repeat(fixed[None], len(points), 0), points], axis=1))

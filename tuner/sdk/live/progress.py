@@ -282,7 +282,10 @@ class Progress:
         return text
 
     def _readable(self, params: Mapping[str, Any], revision: int | None = None) -> dict[str, Any]:
-        """Return the configuration with each choice's value in place of its index. revision: that of its space, if known."""
+        """Return the configuration with each choice's value in place of its index.
+
+        revision: the revision of the space that `params` are from; None if it is not known.
+        """
         assert self._space is not None
         return self._space.holding(params, revision).readable(params)
 

@@ -49,10 +49,10 @@ def configured(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> di
 def drop_foreign_states(
     states: Sequence[dict[str, Any]], before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[str]:
-    """Empty the optimizers' states in a checkpoint that are those of another kind of optimizer, such as SGD's for Adam.
+    """Empty each optimizer's state in a checkpoint if another kind of optimizer has saved it, and return the changes in words.
 
-    Such a state lacks what the new optimizer needs. Kinds with the same options, such as Adam and AdamW, share their
-    states. Return the changes, in words. before, now: as for `put_in_force`.
+    For example, a state that SGD has saved lacks what Adam needs. Kinds with the same options, such as Adam and AdamW, share
+    their states. before, now: as for `put_in_force`.
     """
     changes = []
     known = zip(states, before.get("kinds", ()), now["kinds"], before["optimizers"], now["optimizers"], strict=False)
