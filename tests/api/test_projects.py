@@ -258,6 +258,7 @@ async def test_a_name_finds_no_experiment_of_another_project(
         found = await caller.get(f"{EXPERIMENTS}/{called}", headers=ours.head)
         assert found.status_code == status
     assert "theirs" not in found.json()["detail"].replace("'search of theirs'", "")
+    assert "in the project 'ours', to which your access is limited" in found.json()["detail"]
 
 
 async def test_an_agent_of_a_project_may_use_a_name_that_an_ended_experiment_has_too(

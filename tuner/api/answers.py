@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from tuner.api.schemas import CheckpointItem, Experiment, Problem, TrialDetail
 from tuner.errors import SpecError, Stale
-from tuner.names import did_you_mean
+from tuner.experiment.specs.messages import in_words, pointer_to
+from tuner.names import did_you_mean, option_meant
 from tuner.space.words import escape
 from tuner.store import Across, CheckpointRecord, ExperimentRecord, Store, TrialRecord
 
@@ -174,9 +175,15 @@ def checked(model: type[M], data: Any) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SpecError(
-            [("".join(f"/{escape(part)}" for part in item["loc"]), str(item["msg"])) for item in error.errors()]
-        ) from error
+        known = list(model.model_fields)
+        raise SpecError([(pointer_to(item["loc"]), _mistake(item, known)) for item in error.errors()]) from error
+
+
+def _mistake(item: Any, known: Sequence[str]) -> str:
+    """Return an error of pydantic in words. known: the fields of the body."""
+    if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+        return "unknown field" + (option_meant(item["loc"][0], known) or f"; there are {', '.join(known)}")
+    return in_words(item)
 
 
 def etag(of: bytes) -> str:

@@ -47,10 +47,12 @@ class Store:
     access: tokens and the audit trail.
     projects: the settings of projects.
     webhooks: URLs that events are sent to, and their deliveries.
+    project: the project to which the store is limited, or None.
     """
 
     def __init__(self, database: Database, project: str | None = None) -> None:
         self._database = database
+        self.project = project
         self.experiments = Experiments(database, project)
         self.trials = Trials(database, project)
         self.metrics = Metrics(database)

@@ -114,6 +114,8 @@ async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     viewer = bearer(sqlite_store, Role.VIEWER)
     refused = await stranger.post(cancel, headers=viewer)
     assert "needs the role editor" in refused.json()["detail"]
+    refused = await stranger.post(f"{EXPERIMENTS}/{made.public_id}/assignments", headers=viewer)
+    assert refused.json()["detail"].endswith("needs the role agent or editor")
     replay = f"{EXPERIMENTS}/{made.public_id}/replay"
     for given, status in ((viewer, 422), (bearer(sqlite_store, Role.AGENT), 403), ({}, 401)):
         answer = await stranger.post(replay, headers=given, json={"scheduler": "fifo"})
@@ -292,6 +294,7 @@ async def test_a_wrong_body_is_told_of(stranger: httpx.AsyncClient, body: object
         ({"name": "a"}, "/role"),
         ({"name": "a", "role": "root"}, "/role"),
         ({"name": " ", "role": "viewer"}, "/name"),
+        ({"name": "a", "role": "admin", "projct": "vision"}, "/projct"),
         ([], ""),
     ],
 )

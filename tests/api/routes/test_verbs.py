@@ -74,9 +74,13 @@ async def test_continue_adds_samples_and_hands_a_scripts_experiment_to_the_servi
     assert answer.status_code == 202
     assert (answer.json()["num_samples"], answer.json()["source"]) == (5, "adopted")
     assert [name for name, _ in commands(sqlite_store, made)] == ["amend", "continue"]
-    for body, pointer in (({"samples": 1}, "/samples"), ({"num_samples": 0}, "/num_samples")):
+    for body, pointer, message in (
+        ({"num_sample": 1}, "/num_sample", "unknown field; did you mean num_samples?"),
+        ({"add": 1}, "/add", "unknown field; there are num_samples"),
+        ({"num_samples": 0}, "/num_samples", "expected at least 1, got 0"),
+    ):
         wrong = await client.post(f"{API}/{made.public_id}/continue", json=body)
-        assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, pointer)
+        assert (wrong.status_code, wrong.json()["errors"]) == (422, [{"pointer": pointer, "message": message}])
     assert (await client.post(f"{API}/{made.public_id}/continue")).status_code == 202
 
 

@@ -126,10 +126,20 @@ def test_the_token_of_the_head_comes_before_one_in_the_environment(home: Path, m
     assert variables() == {tokens.TOKEN: "t" * 32}
 
 
-def test_a_token_that_cannot_be_written_is_an_error_that_names_the_file(home: Path) -> None:
+def test_a_token_that_cannot_be_written_or_read_is_an_error_that_names_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "service").write_text("not a directory")
     with pytest.raises(ClusterUnreachable, match=r"token of Ray cannot be written to .*service/ray_token: "):
         tokens.of_home(home / "service")
+
+    def refused(path: Path, **options: object) -> str:  # as if root had started the service
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (home / "ray_token").write_text("of root")
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(ClusterUnreachable, match="token of Ray cannot be read from .*ray_token: Permission denied; "):
+        tokens.of_home(home)
 
 
 def test_a_token_is_used_for_a_cluster_and_the_environment_is_left_alone(

@@ -187,6 +187,13 @@ def test_a_warning_is_a_line_that_comes_once(sqlite_store: Store, terminal: bool
     assert [note.seq for note in sqlite_store.log.warnings(made.id)] == [5]
     assert sqlite_store.log.warnings(made.id, after=5) == []
 
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0 + 4)
+    progress, out = shown(sqlite_store, made.public_id, terminal)
+    with progress:  # as `tuner resume` does
+        log = [(8, Note(reason="a new one", warning=True))]
+        sqlite_store.drivers.commit(made.id, epoch, Batch(log=log, state=ExperimentState.RUNNING), T0 + 5)
+    assert ("acuracy" in out.getvalue(), out.getvalue().count("warning: a new one")) == (False, 1)
+
 
 def test_without_progress_only_warnings_are_printed_on_stderr(
     sqlite_store: Store, capsys: pytest.CaptureFixture[str]

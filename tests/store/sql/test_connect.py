@@ -284,7 +284,7 @@ def test_the_first_connections_wait_for_each_other(tmp_path: Path) -> None:
         engine.dispose()
 
 
-def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path) -> None:
+def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tuner.db"
     with Store.open(f"sqlite:///{path}") as store:
         store.migrate()
@@ -297,6 +297,13 @@ def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path) -> None:
     assert str(module.translate(full, "sqlite", str(path))) == f"sqlite: database or disk is full ({path})"
     locked = sqlite3.OperationalError("database is locked")
     assert str(module.translate(locked, "sqlite", str(path))) == "sqlite: database is locked"
+
+    path.unlink()
+    path.mkdir()  # SQLite cannot open it, as if it belonged to another user
+    monkeypatch.setattr(os, "access", lambda place, mode: place != path)
+    with Store.open(f"sqlite:///{path}") as store, pytest.raises(StoreUnavailable) as error:
+        store.migrate()
+    assert f"unable to open database file; this user may not write to {path}: " in str(error.value)
 
 
 def test_only_its_user_can_read_a_database_in_the_users_own_home(

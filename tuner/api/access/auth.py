@@ -389,7 +389,8 @@ class Authenticate:
         if identity.role is Role.AGENT and FOR_AGENTS.fullmatch(path):
             return identity, None
         if identity.role < needed:
-            detail = f"{identity.name!r} has the role {identity.role}; {method} {path} needs the role {needed}"
+            enough = f"{Role.AGENT} or {needed}" if FOR_AGENTS.fullmatch(path) else needed
+            detail = f"{identity.name!r} has the role {identity.role}; {method} {path} needs the role {enough}"
             return identity, problem_response(403, detail)
         return identity, None
 

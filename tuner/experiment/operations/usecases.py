@@ -31,7 +31,7 @@ from tuner.experiment.operations.earlier import ProjectFacts, with_earlier
 from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
 from tuner.experiment.specs.spec import parse_spec
-from tuner.names import did_you_mean
+from tuner.names import did_you_mean, in_project
 from tuner.plurals import counted
 from tuner.schedulers.functions import functions_by_name
 from tuner.space import Space
@@ -464,7 +464,10 @@ def id_of(store: Store, called: str) -> str:
     if not found:
         names = store.experiments.newest_names(1000)
         what = "trial" if called.startswith("trl_") else "experiment"
-        hint = did_you_mean(called, names, chr(39)) if names else "; the database has no experiments (see TUNER_HOME)"
+        if names or store.project is not None:
+            hint = in_project(store.project) + did_you_mean(called, names, chr(39))
+        else:
+            hint = "; the database has no experiments (see TUNER_HOME)"
         raise NotFound(f"no {what} {called!r}{hint}")
     return found[0].public_id
 

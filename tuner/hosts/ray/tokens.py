@@ -124,7 +124,7 @@ def of_home(home: Path) -> dict[str, str]:
     token even if the user changes theirs.
 
     Raises:
-        ClusterUnreachable: the file cannot be written.
+        ClusterUnreachable: the file cannot be read or written.
     """
     own = token_file(home)
     if not own.is_file():
@@ -136,13 +136,22 @@ def of_home(home: Path) -> dict[str, str]:
                 with contextlib.suppress(FileExistsError):  # another process has just written one
                     os.link(file.name, own)
         except OSError as error:
-            raise ClusterUnreachable(f"the token of Ray cannot be written to {own}: {error.strerror}") from None
+            raise ClusterUnreachable(
+                f"the token of Ray cannot be written to {own}: {error.strerror}; set TUNER_HOME to a folder where "
+                "this user may write"
+            ) from None
     return _of_file(own)
 
 
 def _of_file(own: Path) -> dict[str, str]:
     """Return the environment variables for Ray to use the token of this file. Ray prefers RAY_AUTH_TOKEN, if that is set."""
-    token = own.read_text(encoding="utf-8").strip()
+    try:
+        token = own.read_text(encoding="utf-8").strip()
+    except OSError as error:  # such as one that `sudo tuner serve` has written
+        raise ClusterUnreachable(
+            f"the token of Ray cannot be read from {own}: {error.strerror}; give this user the files of its folder, or set "
+            "TUNER_HOME to a folder of this user"
+        ) from None
     return {MODE: "token", TOKEN_PATH: str(own), **({TOKEN: token} if TOKEN in os.environ else {})}
 
 

@@ -169,7 +169,7 @@ class Progress:
         """Print what warns of a likely mistake, and nothing else."""
         record = self.source.experiment()
         if record.last_event_seq != self._seen_seq:
-            self._warn()
+            self._warn(record)
             self._seen_seq = record.last_event_seq
         if last and record.state.ended and (warning := _nothing_finished(record)):
             self.say(f"warning: {warning}")
@@ -186,7 +186,7 @@ class Progress:
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         now, new = time.monotonic(), record.last_event_seq != self._seen_seq
         if new:
-            self._warn()
+            self._warn(record)
             self._tell_failures(record)
         self._seen_seq = record.last_event_seq
         if not self._said_budget:
@@ -222,7 +222,9 @@ class Progress:
             headline.plain,
         )
 
-    def _warn(self) -> None:
+    def _warn(self, record: ExperimentRecord) -> None:
+        if self._seen_seq < 0 and (self._reopens or record.state is ExperimentState.PAUSED):
+            return  # they were told when it ran, and may say that it is paused, although it is about to run again
         for note in self.source.warnings(max(self._warned_seq, self._seen_seq)):
             self._warned_seq = note.seq
             if not self.show:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -100,10 +101,22 @@ def migrate(engine: Engine) -> None:
             return
     except DBAPIError as error:
         kind = type(translate(error.orig or error, engine.dialect.name))
-        raise kind(f"cannot open the database {_shown(engine)}: {shown_url(str(error.orig))}") from error
+        why = f"{shown_url(str(error.orig))}{_not_allowed(engine)}"
+        raise kind(f"cannot open the database {_shown(engine)}: {why}") from error
 
     if before is not None or not _create(engine):
         upgrade(engine)
+
+
+def _not_allowed(engine: Engine) -> str:
+    """Return the end of a message: what of an SQLite database this user may not write to, its file or its folder, or ""."""
+    if engine.dialect.name != "sqlite":
+        return ""
+    path = Path(str(engine.url.database))
+    for place in (path, path.parent):  # SQLite needs the folder for its write-ahead log
+        if place.exists() and not os.access(place, os.W_OK):
+            return f"; this user may not write to {place}: allow it, or set TUNER_HOME or TUNER_DATABASE_URL to another place"
+    return ""
 
 
 def upgrade(engine: Engine) -> None:

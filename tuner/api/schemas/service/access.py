@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tuner.api.schemas.forms import Model
+from tuner.api.schemas.forms import Body, Model
 from tuner.domain.experiment import PROJECT
 from tuner.domain.timestamps import rfc3339, rfc3339_or_none
 from tuner.store.service.access import AuditRecord, TokenRecord
@@ -35,7 +35,7 @@ class Session(Model):
     ]
 
 
-class SignIn(Model):
+class SignIn(Body):
     """The body of a request to sign in."""
 
     token: Annotated[
@@ -44,7 +44,7 @@ class SignIn(Model):
     ]
 
 
-class NewToken(Model):
+class NewToken(Body):
     """The body of a request to create a token."""
 
     name: Annotated[
