@@ -56,11 +56,15 @@ This is no fixture, because other folders import `app`, and would have to import
 
 @pytest.fixture
 def app(sqlite_store: Store, poked: Poked, checker: EntrypointChecker, tmp_path: Path) -> FastAPI:
-    """Return an app whose document is generated once for all tests: it is the same for all, and takes over a second."""
     app = create_app(
         Settings(home=tmp_path), sqlite_store, Answers(poke=poked, problem=poked.problem), web=tmp_path / "web"
     )
     app.state.context.checker = checker
+    return with_shared_document(app)
+
+
+def with_shared_document(app: FastAPI) -> FastAPI:
+    """Let the app use the document that another one has generated: it is the same for all, and takes over a second."""
     generate = app.openapi
 
     def document() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Trial
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Core
+from tuner.experiment.analysis import reach
 from tuner.experiment.analysis.preview import Importances
 from tuner.experiment.specs.spec import parse_spec
 from tuner.settings import Settings
@@ -184,8 +185,14 @@ async def test_the_expected_levels_are_those_of_the_scheduler(
     ],
 )
 async def test_what_depends_on_values_is_not_expected(
-    client: httpx.AsyncClient, spec: dict[str, Any], scheduler: str, changes: dict[str, Any], expected: Any
+    client: httpx.AsyncClient,
+    spec: dict[str, Any],
+    scheduler: str,
+    changes: dict[str, Any],
+    expected: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(reach, "MOST_REPORTS", 500)
     spec = {**spec, "max_t": 27, "num_samples": 16, "scheduler": {"type": scheduler}, **changes}
     del spec["search"]
     assert (await dry(client, spec))["reached"] == expected

@@ -14,7 +14,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from sqlalchemy import text
 
-from tests.api.conftest import SPEC
+from tests.api.conftest import SPEC, with_shared_document
 from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.api import app as module
 from tuner.api import create_app
@@ -93,7 +93,7 @@ def theirs(sqlite_store: Store) -> Project:
 def service(sqlite_store: Store, tmp_path: Path, checker: EntrypointChecker) -> FastAPI:
     app = create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
     app.state.context.checker = checker
-    return app
+    return with_shared_document(app)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Set
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain import events as e
@@ -46,6 +47,7 @@ _SEGMENT_FIELDS = (
     "ordinal", "cause", "params", "start_iteration", "source", "state", "leaving", "report_no", "iteration",
     "commanded", "outcome", "space_revision", "workers",
 )  # fmt: skip
+_of_trial, _of_segment = attrgetter(*_TRIAL_FIELDS), attrgetter(*_SEGMENT_FIELDS)
 
 
 def counts(core: Core) -> tuple[int, int]:
@@ -178,13 +180,17 @@ def of_fold(live: Core, folded: Core) -> Iterator[str]:
     if live.summary() != folded.summary():
         yield f"fold: the summary is {folded.summary()}, not {live.summary()}"
     for a, b in zip(live.trials, folded.trials, strict=True):
-        for name in _TRIAL_FIELDS:
-            if not _same(getattr(a, name), getattr(b, name)):
-                yield f"fold: trial {a.number}.{name} is {getattr(b, name)!r}, not {getattr(a, name)!r}"
+        if _of_trial(a) != _of_trial(b):
+            yield from _differences(f"trial {a.number}", _TRIAL_FIELDS, a, b)
         for s, u in zip(a.segments, b.segments, strict=True):
-            for name in _SEGMENT_FIELDS:
-                if not _same(getattr(s, name), getattr(u, name)):
-                    yield f"fold: segment {a.number}.{s.ordinal}.{name} is {getattr(u, name)!r}, not {getattr(s, name)!r}"
+            if _of_segment(s) != _of_segment(u):
+                yield from _differences(f"segment {a.number}.{s.ordinal}", _SEGMENT_FIELDS, s, u)
+
+
+def _differences(who: str, names: Collection[str], live: Any, folded: Any) -> Iterator[str]:
+    for name in names:
+        if not _same(getattr(live, name), getattr(folded, name)):
+            yield f"fold: {who}.{name} is {getattr(folded, name)!r}, not {getattr(live, name)!r}"
 
 
 def of_rows(core: Core, touched: Collection[int], rows: dict[int, tuple[Any, ...]]) -> Iterator[str]:

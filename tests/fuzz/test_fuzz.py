@@ -7,12 +7,13 @@ import pytest
 from tests.fuzz.world import SCHEDULERS, World
 
 TROUBLE = range(3)
-SEEDS = range(3, 8)
+SEEDS, MORE_SEEDS = range(3, 6), range(6, 8)
 
 
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(MORE_SEEDS, marks=pytest.mark.long)], ids=["few", "more"])
 @pytest.mark.parametrize("scheduler", list(SCHEDULERS))
-def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str) -> None:
-    for seed in SEEDS[:3] if scheduler == "pb2" else SEEDS:  # PB2 fits its models, which takes time
+def test_nothing_is_lost_whatever_the_cluster_and_its_users_do(scheduler: str, seeds: range) -> None:
+    for seed in seeds:
         assert World(seed, scheduler).run().ended
 
 

@@ -6,9 +6,9 @@ segments, NaN, reports without the objective and late checkpoints among them.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
+import pickle
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -104,8 +104,8 @@ def some_value(rng: random.Random, trial: Trial, iteration: int) -> float:
 class Drive:
     """Feed the real core with events in an order that a generator decides.
 
-    For every `stride`-th event it keeps what a crash just before would leave behind: the log, the scheduler's state, and the
-    milestones that ranks had been told.
+    With a `stride`, it keeps for every `stride`-th event what a crash just before would leave behind: the log, the scheduler's
+    state, and the milestones that ranks had been told.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Drive:
         bare: float = 0.0,
         value: Value = some_value,
         space: Space = SPACE,
-        stride: int = 1,
+        stride: int | None = None,
     ) -> None:
         self.stride, self.count = stride, 0
         self.rng = random.Random(seed)
@@ -167,11 +167,11 @@ class Drive:
 
     def feed(self, event: e.Event) -> list[Entry]:
         self.count += 1
-        keep = self.count % self.stride == 0
+        keep = self.stride is not None and self.count % self.stride == 0
         if keep:
             segments = {n: self.core.trials[n].segments[-1] for n in self.running}
             told = {n: (segment.milestone, segment.decide_at) for n, segment in segments.items()}
-            trials = copy.deepcopy(list(self.core.trials))
+            trials = pickle.dumps(list(self.core.trials))
             self.moments.append(Moment(event, len(self.log), state_of(self.core), trials, told))
         out = self.core.handle(event)
         if keep:
@@ -276,17 +276,23 @@ class Moment:
         event: e.Event,
         length: int,
         state: str,
-        trials: list[Trial],
+        trials: bytes,
         told: dict[int, tuple[int | None, float | None]],
     ) -> None:
-        self.event, self.length, self.state, self.trials, self.told = event, length, state, trials, told
+        self.event, self.length, self.state, self.told = event, length, state, told
+        self._trials = trials  # pickled, as most are never looked at
         self.outcome: list[Entry] = []
+
+    @property
+    def trials(self) -> list[Trial]:
+        trials: list[Trial] = pickle.loads(self._trials)
+        return trials
 
     def restore(self, drive: Drive) -> Core:
         """Return the core as a restart would build it, from the log."""
         core = drive.fresh()
-        for seq, entry in drive.log[: self.length]:
-            core.fold(seq, copy.deepcopy(entry))
+        for seq, entry in pickle.loads(pickle.dumps(drive.log[: self.length])):
+            core.fold(seq, entry)
         for number, (milestone, decide_at) in self.told.items():
             segment = core.trials[number].segments[-1]
             segment.milestone, segment.decide_at = milestone, decide_at

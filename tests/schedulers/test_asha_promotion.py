@@ -26,7 +26,7 @@ def rung_of(iteration: int, eta: int) -> int:
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3]), slots=st.integers(1, 5), samples=st.integers(3, 30))
 def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: int, slots: int, samples: int) -> None:
     options = {"type": "asha_promotion", "reduction_factor": eta}
-    drive = Drive(options, seed, num_samples=samples, slots=slots, max_t=9, trouble=0.05, stride=10**6).run()
+    drive = Drive(options, seed, num_samples=samples, slots=slots, max_t=9, trouble=0.05).run()
     assert drive.core.ended
     entries: dict[int, dict[int, float]] = defaultdict(dict)  # rung -> trial -> value
     at: dict[int, int] = {}  # trial -> its rung

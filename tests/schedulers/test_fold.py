@@ -43,7 +43,7 @@ def without_milestones(trial: Trial) -> Trial:
 
 
 @pytest.mark.parametrize(("scheduler", "stop"), CASES)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
 @given(
     seed=st.integers(0, 10**6),
     num_samples=st.integers(2, 14),
@@ -75,7 +75,7 @@ def test_kill_and_fold_changes_no_decision(
 
 
 @pytest.mark.parametrize(("scheduler", "stop"), CASES)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 10**6), num_samples=st.integers(2, 14), slots=st.integers(1, 5), bare=BARE, data=st.data())
 def test_a_new_driver_brings_the_search_to_its_end(
     scheduler: dict[str, Any],
@@ -92,7 +92,7 @@ def test_a_new_driver_brings_the_search_to_its_end(
     if not drive.moments:
         return
     moment = drive.moments[data.draw(st.integers(0, len(drive.moments) - 1))]
-    again = Drive(scheduler, seed + 1, **options, stride=10**6)
+    again = Drive(scheduler, seed + 1, **options)
     again.core, again.now = moment.restore(drive), 10_000.0
     again.run()
     assert again.core.ended

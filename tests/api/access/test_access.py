@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tests.api.conftest import serving
+from tests.api.conftest import serving, with_shared_document
 from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app, stream
 from tuner.api.access import auth, permission
@@ -33,7 +33,7 @@ ME = "/api/v1/session"
 @pytest.fixture
 def guarded(sqlite_store: Store, tmp_path: Path) -> FastAPI:
     """Return a service that asks for tokens."""
-    return create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web")
+    return with_shared_document(create_app(Settings(home=tmp_path, auth="on"), sqlite_store, web=tmp_path / "web"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from tests.api.conftest import SPEC
+from tests.api.conftest import SPEC, with_shared_document
 from tuner.api import create_app
 from tuner.api.access import auth
 from tuner.errors import SpecError
@@ -33,7 +33,7 @@ def service(sqlite_store: Store, tmp_path: Path, checker: EntrypointChecker) -> 
     ) -> AsyncIterator[httpx.AsyncClient]:
         app = create_app(Settings(home=tmp_path, auth="on", **settings), sqlite_store, web=tmp_path / "web")
         app.state.context.checker = checker
-        transport = httpx.ASGITransport(app, client=(client, 1234))
+        transport = httpx.ASGITransport(with_shared_document(app), client=(client, 1234))
         async with httpx.AsyncClient(transport=transport, base_url=base) as found:
             yield found
 
