@@ -249,7 +249,7 @@ def train(config):
 if __name__ == "__main__":
     result = tuner.run(
         train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=2, scheduler="fifo", executor="local",
-        checkpoint={"frequency": 1}, name="mine", verbose=1,
+        search_alg="random", checkpoint={"frequency": 1}, name="mine", verbose=1,
     )
     loaded = sorted({"ray", "torch", "lightning"} & set(sys.modules))
     print("STATE", result.state, "LOADED", loaded)
