@@ -142,6 +142,19 @@ def _certificates() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _command() -> Iterator[None]:
+    """Let all calls of the command `tuner` share its parts. To build its fifty commands takes longer than to run most of them."""
+    if "typer.main" not in sys.modules:
+        yield
+        return
+    build = functools.cache(sys.modules["typer.main"].get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", build)
+        patch.setattr("typer.testing._get_command", build)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _invariants(request: pytest.FixtureRequest, _no_ray_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test that runs experiments, check all that must hold in the databases that it has opened."""

@@ -152,7 +152,7 @@ class AgentService:
         while time.monotonic() < end:
             if found := happened():
                 return found
-            time.sleep(0.02)
+            time.sleep(0.1)  # each look costs the API some milliseconds
         raise AssertionError(f"not within {seconds:g} s: {what}")
 
 

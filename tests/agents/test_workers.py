@@ -22,10 +22,14 @@ import pytest
 
 from tests.agents.conftest import AgentService
 from tests.slow_storage import SlowStorage
+from tuner.agents import worker as module
 from tuner.agents.leases import Assignment, Leases
 from tuner.agents.worker import Agent, Work, _Running
+from tuner.cli.agent import work
 from tuner.domain.events import Reported
-from tuner.domain.segments import Outcome
+from tuner.domain.segments import CheckpointInfo, Outcome
+from tuner.errors import ServiceError, SpecError
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import Launch
 
@@ -64,53 +68,9 @@ def forgets(config):
 def broken(config):
     tuner.report({"loss": 1.0})
     raise ValueError("a bug of the user")
-"""
 
-
-FAILS = """
-from tuner.agents.leases import Leases
-from tuner.errors import ServiceError
-
-asks = Leases.ask
-
-async def ask(self, request):
-    found = await asks(self, request, 1.0)
-    if found is None:
-        raise ServiceError("no second trial", 500)
-    return found
-
-Leases.ask = ask
-"""
-
-UPLOADS = """
-from tuner.agents.worker import Agent
-
-end_upload, stop = Agent._end_upload, Agent.stop
-
-async def say_before(self, running, info):
-    print("uploads", flush=True)
-    await end_upload(self, running, info)
-
-async def say_after(self):
-    await stop(self)
-    print("was told to end", flush=True)
-
-Agent._end_upload, Agent.stop = say_before, say_after
-"""
-
-REFUSES = """
-from tuner.agents import worker
-from tuner.errors import SpecError
-
-worker.GIVE_BACK_S = 1.0
-launch = worker.Agent._launch
-
-def refuse(self, lease):
-    if lease["trial"] == 1:
-        raise SpecError("cannot run this trial")
-    return launch(self, lease)
-
-worker.Agent._launch = refuse
+def fails_differently(config):
+    [silent, misspelt, forgets, broken][tuner.get_context().get_trial_number()](config)
 """
 
 
@@ -144,6 +104,24 @@ def agent(*arguments: str, before: str = "") -> list[str]:
     return [sys.executable, "-c", f"{before}\nfrom tuner.cli import main; main()", "agent", *arguments]
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, in which the module `job` has the training functions."""
+    (tmp_path / "job.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+def run_agent(
+    service: AgentService, experiment: str, target: str | None = None, said: list[str] | None = None, **options: Any
+) -> str:
+    """Do what `tuner agent` does, in this process, until the agent ends. Return what it says, and add it to `said`."""
+    said = [] if said is None else said
+    work(service.url, None, experiment, target=target, settings=service.settings, say=said.append, **options)
+    return "\n".join(said)
+
+
 def test_tuner_agent_runs_functions(
     service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -163,11 +141,8 @@ def test_tuner_agent_runs_functions(
     assert "epoch 9 of" in logs[-1]["text"]
 
 
-def test_tuner_agent_pauses_and_continues_in_a_population(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
-) -> None:
+def test_an_agent_pauses_and_continues_in_a_population(sqlite_service: AgentService, folder: Path) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     pbt = {
         "type": "pbt",
         "perturbation_interval": 3,
@@ -176,8 +151,7 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
         "synch": True,
     }
     name = service.create(space=SPACE, scheduler=pbt, num_samples=2, max_t=9, entrypoint="job:train")
-    process = start(started, agent(service.url, "--experiment", name, "--parallel", "2"), tmp_path)
-    output, _ = process.communicate(timeout=120)
+    output = run_agent(service, name, parallel=2)
     assert service.get(f"/experiments/{name}")["state"] == "completed", output
     assert output.count("has ended") == 1, output
     causes = [s["cause"] for trial in service.trials(name) for s in service.get(f"/trials/{trial['id']}")["segments"]]
@@ -187,52 +161,40 @@ def test_tuner_agent_pauses_and_continues_in_a_population(
 
 
 def test_the_worker_groups_of_an_agent_learn_of_each_report(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
-    name = service.create(space=SPACE, num_samples=1, max_t=2)
-    noting = """
-from tuner.trials.groups.segments.manager import GroupManager
-GroupManager.reported = lambda self, segment_id: print("a report of", segment_id, flush=True)
-"""
-    command = agent(service.url, "--experiment", name, "job.py:train", before=noting)
-    output, _ = start(started, command, tmp_path).communicate(timeout=60)
-    assert "a report of seg_" in output
+    noted: list[str] = []
+    monkeypatch.setattr(GroupManager, "reported", lambda self, segment_id: noted.append(segment_id))
+    name = sqlite_service.create(space=SPACE, num_samples=1, max_t=2)
+    output = run_agent(sqlite_service, name, "job:train")
+    assert any(segment.startswith("seg_") for segment in noted), output
 
 
 @pytest.mark.parametrize("given", [None, "5"])
 def test_a_trial_has_the_threads_of_the_agents_machine_unless_the_user_has_set_a_number(
-    sqlite_service: AgentService,
-    tmp_path: Path,
-    started: list[subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    given: str | None,
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     """Each trial computed with one thread."""
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    more = {} if given is None else {"OMP_NUM_THREADS": given}
-    has_cpus = "from tuner.agents import worker\nworker.cpus_here = lambda: 7"
-    command = agent(service.url, "--experiment", name, "job.py:tells_threads", "--parallel", "2", before=has_cpus)
-    output, _ = start(started, command, tmp_path, **more).communicate(timeout=60)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(module, "cpus_here", lambda: 7)
+    output = run_agent(service, name, "job:tells_threads", parallel=2)
     assert service.trials(name)[0]["best_value"] == float(given or 3), output
 
 
 def test_an_agent_is_killed_and_another_goes_on(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1, max_t=9, checkpoint={"frequency": 1})
     command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
-    first = start(started, command, tmp_path, EPOCH_S="0.3")
+    first = start(started, command, folder, EPOCH_S="0.3")
     service.until("checkpoints", lambda: (t := service.trials(name)) and t[0]["iteration"] >= 3 and t[0]["checkpoint"])
     first.kill()
-    second = start(started, command, tmp_path)
-    output, _ = second.communicate(timeout=120)
+    output = run_agent(service, name, "job:train", lease_s=2.0)
     assert service.get(f"/experiments/{name}")["state"] == "completed", output
     [trial] = service.trials(name)
     assert trial["failures"] == 0
@@ -243,20 +205,18 @@ def test_an_agent_is_killed_and_another_goes_on(
 
 
 def test_a_trial_whose_checkpoints_are_on_another_machine_starts_over(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     """The agent took its own disk, which had no checkpoints yet, for one that is not mounted. The experiment was paused."""
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1, max_t=9, checkpoint={"frequency": 1})
     command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2", "--storage")
-    first = start(started, [*command, str(tmp_path / "first")], tmp_path, EPOCH_S="0.3")
+    first = start(started, [*command, str(folder / "first")], folder, EPOCH_S="0.3")
     service.until("checkpoints", lambda: (t := service.trials(name)) and t[0]["iteration"] >= 3 and t[0]["checkpoint"])
     first.kill()
     first.wait()
-    (tmp_path / "first").rename(tmp_path / "another machine")
-    start(started, [*command, str(tmp_path / "second")], tmp_path)
-    service.until("a second try", lambda: service.get(f"/experiments/{name}")["state"] in ("completed", "paused"))
+    (folder / "first").rename(folder / "another machine")
+    run_agent(service, name, "job:train", lease_s=2.0, storage=str(folder / "second"))
     [trial] = service.trials(name)
     segments = service.get(f"/trials/{trial['id']}")["segments"]
     assert (trial["state"], trial["failures"], segments[-1]["start_iteration"]) == ("completed", 0, 0), trial
@@ -315,39 +275,39 @@ def test_the_end_of_a_trial_does_not_wait_for_the_log_of_another(
     assert ended == ["seg_0"]
 
 
-def test_an_agent_completes_its_uploads_before_it_ends_a_trial(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
-) -> None:
+def test_an_agent_completes_its_uploads_before_it_ends_a_trial(sqlite_service: AgentService, folder: Path) -> None:
     """An upload that took longer than 0.1 s continued without the service, which never learned of the checkpoint."""
-    service, storage = sqlite_service, SlowStorage(tmp_path / "slow")
+    service, storage = sqlite_service, SlowStorage(folder / "slow")
     storage.delay(0.5)
     installs = "def train(config):\n    from tests import slow_storage\n    slow_storage.install()"
-    (tmp_path / "job.py").write_text(TRAIN.replace("def train(config):", installs))
+    (folder / "job.py").write_text(TRAIN.replace("def train(config):", installs))
     name = service.create(space=SPACE, num_samples=1, max_t=2)
-    command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri)
-    output, _ = start(started, command, tmp_path).communicate(timeout=120)
+    output = run_agent(service, name, "job:train", storage=storage.uri)
     [trial] = service.trials(name)
     assert trial["checkpoint"] is not None, output
     assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
 
 
 def test_an_agent_that_is_told_to_end_completes_the_upload_of_a_trial_that_has_ended(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, storage = sqlite_service, SlowStorage(tmp_path / "slow")
+    service, storage = sqlite_service, SlowStorage(folder / "slow")
     storage.hold()
     installs = "def train(config):\n    from tests import slow_storage\n    slow_storage.install()"
-    (tmp_path / "job.py").write_text(TRAIN.replace("def train(config):", installs))
+    (folder / "job.py").write_text(TRAIN.replace("def train(config):", installs))
     name = service.create(space=SPACE, num_samples=1, max_t=2)
-    command = agent(service.url, "--experiment", name, "job.py:train", "--storage", storage.uri, before=UPLOADS)
-    process = start(started, command, tmp_path)
-    said = iter(process.stdout)
-    assert "uploads\n" in said
-    process.send_signal(signal.SIGTERM)
-    assert "was told to end\n" in said
-    storage.let_go()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    end_upload = Agent._end_upload
+    told: list[int] = []
+
+    async def stop_first(self: Agent, running: _Running, info: CheckpointInfo) -> None:
+        await self.stop()
+        told.append(info.step)
+        storage.let_go()
+        await end_upload(self, running, info)
+
+    monkeypatch.setattr(Agent, "_end_upload", stop_first)
+    output = run_agent(service, name, "job:train", storage=storage.uri)
+    assert told, "the uploads went on after their trial"
     [trial] = service.trials(name)
     assert trial["checkpoint"] is not None, output
     assert (trial["state"], trial["checkpoint"]["step"]) == ("completed", 2), output
@@ -420,108 +380,115 @@ def test_an_agent_continues_if_another_experiment_gets_the_same_name(
 
 
 def test_an_agent_whose_request_fails_gives_its_other_trials_back(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1)
-    command = agent(service.url, "--experiment", name, "job.py:train", "--parallel", "2", before=FAILS)
-    output, _ = start(started, command, tmp_path, EPOCH_S="3").communicate(timeout=60)
-    assert "no second trial" in output
+    asks = Leases.ask
+
+    async def ask(self: Leases, request: str) -> Assignment | None:
+        found = await asks(self, request, 1.0)
+        if found is None:
+            raise ServiceError("no second trial", 500)
+        return found
+
+    monkeypatch.setattr(Leases, "ask", ask)
+    monkeypatch.setenv("EPOCH_S", "3")
+    with pytest.raises(ServiceError, match="no second trial"):
+        run_agent(service, name, "job:train", parallel=2)
     again = service.ask(name)
     assert (again["trial"], again["segment"]) == (0, 2)
 
 
 def test_an_agent_that_cannot_run_a_trial_gives_all_its_trials_back(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=2)
-    command = agent(service.url, "--experiment", name, "job.py:train", "--parallel", "2", before=REFUSES)
-    output, _ = start(started, command, tmp_path, EPOCH_S="3").communicate(timeout=60)
-    assert "cannot run this trial" in output
-    assert "the service does not answer" not in output
+    launch = Agent._launch
+    said: list[str] = []
+
+    def refuse(self: Agent, lease: Assignment) -> Launch:
+        if lease["trial"] == 1:
+            raise SpecError("cannot run this trial")
+        return launch(self, lease)
+
+    monkeypatch.setattr(module, "GIVE_BACK_S", 1.0)
+    monkeypatch.setattr(Agent, "_launch", refuse)
+    monkeypatch.setenv("EPOCH_S", "3")
+    with pytest.raises(SpecError, match="cannot run this trial"):
+        run_agent(service, name, "job:train", said, parallel=2)
+    assert said
+    assert not any("the service does not answer" in line for line in said)
     assert {service.ask(name)["trial"], service.ask(name)["trial"]} == {0, 1}
 
 
 def test_a_user_cancels_a_trial_of_an_agent_between_milestones(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1, checkpoint={"interval_s": None, "keep_best": 0})
-    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
-    process = start(started, command, tmp_path, EPOCH_S="2")
-    service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
-    service.post(f"/experiments/{name}/cancel", status=202)
-    begun = time.monotonic()
-    output, _ = process.communicate(timeout=60)
+    begun: list[float] = []
+
+    def cancel() -> None:
+        service.until("a report", lambda: (trials := service.trials(name)) and trials[0]["iteration"] >= 1)
+        service.post(f"/experiments/{name}/cancel", status=202)
+        begun.append(time.monotonic())
+
+    monkeypatch.setenv("EPOCH_S", "2")
+    threading.Thread(target=cancel, daemon=True).start()
+    output = run_agent(service, name, "job:train", lease_s=2.0)
     assert service.ended(name)["state"] == "cancelled", output
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun[0] < 15
 
 
 def test_an_agent_leaves_a_trial_whose_experiment_is_deleted(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+    sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sent no more heartbeats, trained on until the next report, and ended with an error."""
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
     name = service.create(space=SPACE, num_samples=1)
-    command = agent(service.url, "--experiment", name, "job.py:train", "--lease-s", "2")
-    process = start(started, command, tmp_path, EPOCH_S="600")
-    service.until("the start", lambda: (trials := service.trials(name)) and trials[0]["state"] == "running")
-    answer = service.client.delete(f"/experiments/{name}?force=true")
-    assert answer.status_code == 204, answer.text
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    answers: list[int] = []
+
+    def delete() -> None:
+        service.until("the start", lambda: (trials := service.trials(name)) and trials[0]["state"] == "running")
+        answers.append(service.client.delete(f"/experiments/{name}?force=true").status_code)
+
+    monkeypatch.setenv("EPOCH_S", "600")
+    threading.Thread(target=delete, daemon=True).start()
+    output = run_agent(service, name, "job:train", lease_s=2.0)
+    assert answers == [204]
     assert f"no experiment {name}" in output.replace("'", "")
 
 
-def test_a_bug_of_the_user_is_shown_with_its_traceback(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]]
+def test_an_agent_without_a_function_gives_its_trials_back(
+    sqlite_service: AgentService, folder: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     service = sqlite_service
-    (tmp_path / "job.py").write_text(TRAIN)
-    name = service.create(space=SPACE, num_samples=1)
-    process = start(started, agent(service.url, "--experiment", name, "job.py:broken"), tmp_path)
-    output, _ = process.communicate(timeout=60)
-    [trial] = service.trials(name)
-    assert trial["state"] == "failed", output
-    detail = service.get(f"/trials/{trial['id']}")
-    assert "a bug of the user" in detail["error"]["message"]
-    assert "raise ValueError" in detail["error"]["traceback"]
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_an_agent_without_a_function_gives_its_trials_back(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]], parallel: int
-) -> None:
-    name = sqlite_service.create(space=SPACE, num_samples=2)
-    process = start(started, agent(sqlite_service.url, "--experiment", name, "--parallel", str(parallel)), tmp_path)
+    name = service.create(space=SPACE, num_samples=2)
+    with pytest.raises(SpecError, match="the experiment has no entrypoint"):
+        run_agent(service, name)
+    assert [(trial["state"], trial["failures"]) for trial in service.trials(name)] == [("pending", 0)]
+    process = start(started, agent(service.url, "--experiment", name, "--parallel", "2"), folder)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2, output
     assert "the experiment has no entrypoint" in output
-    found = sqlite_service.trials(name)
-    assert 1 <= len(found) <= parallel
+    found = service.trials(name)
+    assert 1 <= len(found) <= 2
     assert {(trial["state"], trial["failures"]) for trial in found} == {("pending", 0)}, output
 
 
-@pytest.mark.parametrize(
-    ("function", "says"), [("silent", "without calling tuner.report"), ("misspelt", "loss"), ("forgets", "loss")]
-)
-def test_a_trial_without_the_objective_fails_and_the_agent_continues(
-    sqlite_service: AgentService, tmp_path: Path, started: list[subprocess.Popen[str]], function: str, says: str
-) -> None:
-    (tmp_path / "job.py").write_text(TRAIN)
-    name = sqlite_service.create(space=SPACE, num_samples=2, max_t=9, limits={"max_failures": 0})
-    process = start(started, agent(sqlite_service.url, "--experiment", name, f"job.py:{function}"), tmp_path)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    trials = sqlite_service.trials(name)
-    assert [trial["state"] for trial in trials] == ["failed", "failed"], output
-    for trial in trials:
-        assert says in sqlite_service.get(f"/trials/{trial['id']}")["error"]["message"]
+def test_a_trial_that_fails_says_why_and_the_agent_continues(sqlite_service: AgentService, folder: Path) -> None:
+    service = sqlite_service
+    name = service.create(space=SPACE, num_samples=4, max_t=9, limits={"max_failures": 0})
+    output = run_agent(service, name, "job:fails_differently")
+    trials = service.trials(name)
+    assert [trial["state"] for trial in trials] == ["failed"] * 4, output
+    errors = [service.get(f"/trials/{trial['id']}")["error"] for trial in trials]
+    says = ("without calling tuner.report", "loss", "loss", "a bug of the user")
+    for error, why in zip(errors, says, strict=True):
+        assert why in error["message"]
+    assert "raise ValueError" in errors[3]["traceback"]
 
 
 def test_tuner_agent_runs_a_program(

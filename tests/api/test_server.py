@@ -26,71 +26,69 @@ from tuner.store import Store
 SERVICE = """
 import socket, sys
 from pathlib import Path
-from typing import Any
 from tuner.api import create_app
 from tuner.api.server import Server
 from tuner.settings import Settings
 from tuner.store import Store
 
-listening = socket.create_server(("127.0.0.1", 0))
-with Store.open(sys.argv[1]) as store:
-    app = create_app(Settings(home=Path(sys.argv[2])), store)
-    print(listening.getsockname()[1], flush=True)
-    try:
-        Server(app, log_level="info", grace_s=60).run(sockets=[listening])
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
+for grace_s in (1, 60, 60):
+    listening = socket.create_server(("127.0.0.1", 0))
+    with Store.open(sys.argv[1]) as store:
+        app = create_app(Settings(home=Path(sys.argv[2])), store)
+        print(listening.getsockname()[1], flush=True)
+        try:
+            Server(app, log_level="info", grace_s=grace_s).run(sockets=[listening])
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    listening.close()
 """
+"""Three services, one after the other, since the modules take long to load."""
 
 
-@contextlib.contextmanager
-def running(code: str, database_url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run this code, which prints the port of a service, and yield its process and the port."""
-    command = [sys.executable, "-c", code, database_url, str(folder)]
-    service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert service.stdout is not None
-        yield service, int(service.stdout.readline())
-    finally:
-        service.kill()
+@pytest.fixture
+def services(sqlite_url: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SERVICE, sqlite_url, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_ends_a_service_without_an_error_in_its_log(sqlite_url: str, tmp_path: Path, presses: int) -> None:
-    with running(SERVICE, sqlite_url, tmp_path) as (service, port):
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/healthz")
-                break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        for _ in range(presses):
-            service.send_signal(signal.SIGINT)
-            time.sleep(0.02)  # signals of the same number that come at once are one
-        out, err = service.communicate(timeout=60)
-    assert "interrupted" in out
-    assert "Traceback" not in err
+def wait_for_an_answer(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/healthz")
+            return
+        time.sleep(0.05)
 
 
-def test_a_request_that_takes_too_long_while_the_service_ends_is_answered_with_503(
-    sqlite_url: str, tmp_path: Path
-) -> None:
-    """It was 500, with a traceback in the log of the service."""
-    with running(SERVICE.replace("grace_s=60", "grace_s=1"), sqlite_url, tmp_path) as (service, port):
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
-            client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
-            assert client.recv(100).startswith(b"HTTP/1.1 100"), "it waits for the body"
-            service.send_signal(signal.SIGINT)
-            answer = b"".join(iter(lambda: client.recv(1000), b""))
-        _, err = service.communicate(timeout=60)
+def test_ctrl_c_ends_a_service_without_an_error_in_its_log(services: subprocess.Popen[str], sqlite_url: str) -> None:
+    """A request that took too long to be answered got 500, with a traceback in the log of the service."""
+    assert services.stdout is not None
+    with socket.create_connection(("127.0.0.1", int(services.stdout.readline()))) as client:
+        head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
+        client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 100"), "it waits for the body"
+        services.send_signal(signal.SIGINT)
+        answer = b"".join(iter(lambda: client.recv(1000), b""))
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"the service was stopped before the request was answered" in answer
     assert b"x-request-id: " in answer.lower()
-    assert "Traceback" not in err
+    assert services.stdout.readline() == "interrupted\n"
     with Store.open(sqlite_url) as store:
         assert [entry.status for _, entry in store.access.trail()] == [503]
+
+    wait_for_an_answer(int(services.stdout.readline()))
+    services.send_signal(signal.SIGINT)
+    assert services.stdout.readline() == "interrupted\n"
+
+    wait_for_an_answer(int(services.stdout.readline()))
+    for _ in range(2):  # the user is impatient
+        services.send_signal(signal.SIGINT)
+        time.sleep(0.02)  # signals of the same number that come at once are one
+    out, err = services.communicate(timeout=60)
+    assert "interrupted" in out
+    assert "Traceback" not in err
 
 
 def test_a_connection_outlives_the_idle_time_of_a_load_balancer(app: FastAPI) -> None:

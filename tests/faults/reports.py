@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import cloudpickle
 
 import tuner
 from tests import invariants
 from tuner.domain.events import Reported
 from tuner.settings import Settings
 from tuner.store import Store
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks would import this module, with all that it imports
 
 
 def value(x: float, step: int) -> float:
@@ -38,6 +43,7 @@ def count(reports: int, trials: int, folder: str) -> int:
         "mode": "min",
         "num_samples": trials,
         "scheduler": "fifo",
+        "search_alg": "random",
         "verbose": 0,
     }
     result = tuner.run(train, space, executor="local", **options)

@@ -6,11 +6,13 @@ import contextlib
 import csv
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import tuner
@@ -29,6 +31,8 @@ from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver
 from tuner.trials.runtime.errors import describe
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks would import this module, with all that it imports
 
 WEIGHTS = 50_000
 

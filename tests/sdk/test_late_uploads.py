@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import tuner
@@ -20,6 +22,8 @@ from tuner.errors import StoreError
 from tuner.sdk.callbacks import Callback
 from tuner.settings import Settings
 from tuner.store import Store
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks would import this module, with all that it imports
 
 
 @pytest.fixture(autouse=True)

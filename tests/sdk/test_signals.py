@@ -36,7 +36,8 @@ def train(config):
 
 if __name__ == "__main__":
     atexit.register(pathlib.Path("ended").touch)
-    tuner.run(train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", name="told")
+    options = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "search_alg": "random"}
+    tuner.run(train, {"x": tuner.uniform(0, 1)}, name="told", **options)
     pathlib.Path("went on").touch()
 """
 
@@ -90,10 +91,8 @@ def everything(script: subprocess.Popen[str]) -> None:
         process.terminate()
 
 
-@pytest.mark.parametrize(("tell", "status"), [(the_script, 143), (the_group, 129), (everything, 143)])
-def test_the_search_is_paused_and_goes_on_later(
-    home: Path, tell: Callable[[subprocess.Popen[str]], None], status: int
-) -> None:
+def check_pause(home: Path, tell: Callable[[subprocess.Popen[str]], None], status: int) -> None:
+    """Start a script, tell it to end, and check that its search is paused."""
     script = started(home)
     children = psutil.Process(script.pid).children(recursive=True)
     tell(script)
@@ -109,10 +108,13 @@ def test_the_search_is_paused_and_goes_on_later(
     assert (paused.state, waits) == ("paused", 1), paused.counts
 
 
-def test_it_goes_on_later(home: Path) -> None:
-    script = started(home)
-    script.terminate()
-    script.communicate(timeout=DEADLINE_S)
+@pytest.mark.parametrize(("tell", "status"), [(the_group, 129), (everything, 143)])
+def test_the_search_is_paused(home: Path, tell: Callable[[subprocess.Popen[str]], None], status: int) -> None:
+    check_pause(home, tell, status)
+
+
+def test_the_search_is_paused_and_goes_on_later(home: Path) -> None:
+    check_pause(home, the_script, 143)
     reached = iteration(home)
     command = [sys.executable, "-m", "tuner", "resume", "told"]
     resumed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -160,8 +162,8 @@ def train(config):
         tuner.report({"loss": 1 / (step + 1)})
 
 if __name__ == "__main__":
-    options = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "local"}
-    tuner.run(train, {"x": tuner.uniform(0, 1)}, name="piped", verbose=int(sys.argv[1]), **options)
+    options = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "search_alg": "random"}
+    tuner.run(train, {"x": tuner.uniform(0, 1)}, name="piped", executor="local", verbose=int(sys.argv[1]), **options)
     open("went on", "w").close()
 """
 

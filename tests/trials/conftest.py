@@ -40,9 +40,12 @@ def _code(module: str) -> CodeRef:
     """All functions of a test module as one trainable, so that its tests can share warm groups."""
     cloudpickle.register_pickle_by_value(sys.modules[module])
     functions = inspect.getmembers(sys.modules[module], inspect.isfunction)
+    # Ranks would import the modules of functions from elsewhere, and all that tests and fixtures use, such as pytest and Ray.
     table = {
-        name: item for name, item in functions if item.__module__ == module
-    }  # ranks would import the modules of others
+        name: item
+        for name, item in functions
+        if item.__module__ == module and list(inspect.signature(item).parameters) == ["config"]
+    }
 
     def dispatch(config: dict[str, Any]) -> None:
         table[config["do"]](config)

@@ -30,7 +30,11 @@ from tuner.trials.training import session
 
 def train(config: dict[str, Any], scale: float) -> Any:
     report({"loss": scale})
-    return session.current, checkpoints.Checkpoint, Checkpoint, get_context, prepare_model
+    return session.current, checkpoints.Checkpoint, Checkpoint, get_context
+
+
+def train_with_torch(config: dict[str, Any]) -> Any:
+    return prepare_model
 
 
 class Step:
@@ -65,11 +69,11 @@ def old() -> bytes:
 
 def test_functions_classes_and_modules_of_an_old_pickle_are_those_of_today(old: bytes) -> None:
     value = pickle.loads(old)
+    assert pickle.loads(aged(train_with_torch)).__globals__["prepare_model"] is prepare_model
     names = value["function"].trainable.__globals__
     assert names["report"] is report
     assert names["session"].current is session.current
     assert names["checkpoints"].Checkpoint is Checkpoint
-    assert names["prepare_model"] is prepare_model
     assert type(value["class"]) is ClassForm
     assert type(value["checkpoint"]) is Checkpoint
 

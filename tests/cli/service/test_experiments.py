@@ -49,7 +49,7 @@ def search(
     else:
         monkeypatch.setenv("TUNER_DATABASE_URL", sqlite_url)
     search = Search(sqlite_store, digits("halved", 6), start=T0)
-    search.advance()
+    search.advance(at_once=20)
     return search
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 import ray
@@ -23,6 +24,7 @@ from tuner.hosts.scripts import kept
 from tuner.settings import Settings
 
 pytestmark = pytest.mark.ray
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks would import this module, with all that it imports
 
 SPACE = {"x": tuner.uniform(0, 1)}
 

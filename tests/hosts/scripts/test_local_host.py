@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 
@@ -31,6 +32,8 @@ from tuner.settings import Settings
 from tuner.store import Store
 from tuner.trials.groups.segments.manager import GroupManager
 from tuner.usercode.trainable import by_value
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks would import this module, with all that it imports
 
 SPACE = {"x": tuner.uniform(0, 1)}
 ROOT = Path(__file__).parents[3]
@@ -246,7 +249,7 @@ def train(config):
 if __name__ == "__main__":
     result = tuner.run(
         train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=2, scheduler="fifo", executor="local",
-        checkpoint={"frequency": 1}, name="mine", verbose=1,
+        search_alg="random", checkpoint={"frequency": 1}, name="mine", verbose=1,
     )
     loaded = sorted({"ray", "torch", "lightning"} & set(sys.modules))
     print("STATE", result.state, "LOADED", loaded)

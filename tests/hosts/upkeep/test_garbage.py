@@ -19,6 +19,7 @@ class Trial:
 @pytest.fixture
 def watched() -> Iterator[None]:
     short = ShortCollections()
+    gc.freeze()  # collections look at what the tests make, and not at all that is loaded
     gc.disable()  # only the tests collect: Python would collect everything now and then, too
     short.begin()
     yield
