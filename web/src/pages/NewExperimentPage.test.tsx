@@ -1,7 +1,7 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
-import { MemoryRouter } from "react-router";
+import { Link, MemoryRouter, Route, Routes, useNavigate } from "react-router";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
 import { type } from "../test/typing";
@@ -311,4 +311,56 @@ it("asks for a token if the session has ended when the search is started, and ke
   fireEvent.click(start);
   expect(await screen.findByLabelText(/^Token/)).toBeTruthy();
   expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^name: digits$/m);
+});
+
+it("keeps what was typed for the way back until somebody signs out, and asks before the page is left with it", async () => {
+  vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
+  vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
+  const client = new QueryClient();
+  function Others() {
+    const navigate = useNavigate();
+    return (
+      <>
+        <button onClick={() => void navigate(-1)}>Back</button>
+        <Link to="/new">New</Link>
+      </>
+    );
+  }
+  render(
+    <MantineProvider env="test">
+      <MemoryRouter initialEntries={["/new"]}>
+        <QueryClientProvider client={client}>
+          <Routes>
+            <Route path="/new" element={<NewExperimentPage />} />
+            <Route path="*" element={<Others />} />
+          </Routes>
+        </QueryClientProvider>
+      </MemoryRouter>
+    </MantineProvider>,
+  );
+  const yaml = () => screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  const press = (role: string, name: string) => fireEvent.click(screen.getByRole(role, { name }));
+  // An event that was prevented returns false, and the browser asks.
+  const leaves = () => window.dispatchEvent(new Event("beforeunload", { cancelable: true }));
+  const example = yaml().value;
+  expect(leaves()).toBe(true);
+  fireEvent.change(yaml(), { target: { value: "name: typed" } });
+  expect(leaves()).toBe(false);
+  press("link", "Experiments");
+  expect(leaves()).toBe(true);
+  press("button", "Back");
+  expect([yaml().value, leaves()]).toEqual(["name: typed", false]);
+  press("link", "Experiments");
+  press("link", "New");
+  expect(yaml().value).toBe(example);
+  press("link", "Experiments");
+  await client.resetQueries();
+  press("button", "Back");
+  press("link", "Experiments");
+  expect(
+    client
+      .getQueryCache()
+      .getAll()
+      .filter(({ state }) => state.data === "name: typed"),
+  ).toEqual([]);
 });

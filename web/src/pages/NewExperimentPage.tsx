@@ -1,8 +1,8 @@
 import { Alert, Anchor, Autocomplete, Button, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
-import { useMutation, useQuery } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
-import { Link, useNavigate, useSearchParams } from "react-router";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo, useState } from "react";
+import { Link, useLocation, useNavigate, useSearchParams } from "react-router";
 import { stringify } from "yaml";
 import { api, ApiError } from "../api/client";
 import type { Experiment, SpecCopy } from "../api/types";
@@ -81,7 +81,7 @@ function NotAllowed() {
 type Source = Pick<Experiment, "id" | "name" | "seed"> & Pick<SpecCopy, "left_out">;
 
 function Editor({ first, of: source }: { first: Spec; of?: Source }) {
-  const [text, setText] = useState(() => stringify(first));
+  const [text, setText] = useDraft(first);
   const [spec, problem] = useMemo(() => read(text), [text]);
   const set = (path: readonly string[], value: unknown) => setText(withField(text, path, value));
   const navigate = useNavigate();
@@ -340,6 +340,26 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
       </div>
     </div>
   );
+}
+
+/**
+ * The text of the editor. "Back" and "forward" to this entry of the history bring it back, and the browser asks before it is lost
+ * with the page. It stays in memory, where signing out drops it too, since a runtime_env may contain secrets.
+ */
+function useDraft(first: Spec) {
+  const client = useQueryClient();
+  const entry = useLocation().key;
+  const [begin] = useState(() => stringify(first));
+  const [text, setText] = useState(() => client.getQueryData<string>(["draft", entry]) ?? begin);
+  useEffect(() => {
+    client.setQueryDefaults(["draft"], { gcTime: Infinity });
+    client.setQueryData(["draft", entry], text);
+    if (text === begin) return;
+    const ask = (event: BeforeUnloadEvent) => event.preventDefault();
+    window.addEventListener("beforeunload", ask);
+    return () => window.removeEventListener("beforeunload", ask);
+  }, [client, entry, text, begin]);
+  return [text, setText] as const;
 }
 
 /** Return what the service says about each field of the spec, by its pointer. */

@@ -96,3 +96,14 @@ it("reads older decisions of a trial that has many", async () => {
   await waitFor(() => expect(screen.queryByRole("button", { name: "Older decisions" })).toBeNull());
   expect(api.decisions).toHaveBeenCalledTimes(2);
 });
+
+it.each([
+  [8, "Stopped at iteration 7: loss is nan. It had gone on to iteration 8 before it was told."],
+  [7, "Stopped at iteration 7: loss is nan"],
+])("says that a trial went on before it was told to stop", async (iteration, words) => {
+  const stopped = { ...TRIAL, state: "stopped", iteration, reason: "stopped at iteration 7: loss is nan" };
+  vi.spyOn(api, "trial").mockResolvedValue(stopped as never);
+  open("overview");
+  const reason = (await screen.findByText("Stopped")).parentElement!;
+  expect(reason.textContent).toBe(words);
+});

@@ -160,12 +160,17 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
   );
 }
 
-/** "Stopped at iteration 9: ...", or "Why running: ..." if the reason does not begin with the state. */
-function Reason({ of: { state, reason } }: { of: Pick<Trial, "state" | "reason"> }) {
+/**
+ * "Stopped at iteration 9: ...", or "Why running: ..." if the reason does not begin with the state. Ranks do not wait for an answer
+ * to most reports, so a trial may have reported more before it stopped.
+ */
+function Reason({ of: { state, reason, iteration } }: { of: Pick<Trial, "state" | "reason" | "iteration"> }) {
   const named = reason.startsWith(`${state} `);
+  const at = /^stopped at iteration (\d+):/.exec(reason)?.[1];
   return (
     <>
       <b>{named ? title(state) : `Why ${state}:`}</b> {named ? reason.slice(state.length + 1) : reason}
+      {at && iteration > Number(at) && `. It had gone on to iteration ${iteration} before it was told.`}
     </>
   );
 }
