@@ -12,11 +12,15 @@ from tuner.cli import docs
 from tuner.cli.commands import app
 from tuner.domain.segments import CAUSES, what_to_do
 from tuner.errors import NotFound
+from tuner.store import StoreUnavailable
 
 
 def test_what_an_error_names_is_printed() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TunerError)]
-    lines = [what_to_do(cause) for cause in (*CAUSES, None)] + [errors.what_to_do(kind.__name__) for kind in kinds]
+    lines = [what_to_do(cause) for cause in (*CAUSES, None)]
+    lines += [
+        errors.what_to_do(kind.__name__) for kind in (*kinds, StoreUnavailable)
+    ]  # it is public, but not in that module
     for line in lines:
         found = re.fullmatch(r"What to do: tuner docs (\w+)", line)
         assert found is not None

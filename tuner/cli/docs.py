@@ -17,6 +17,9 @@ FOLDERS = (PACKAGE / "_docs", PACKAGE.parent / "docs")
 FAILURES = "failures"
 """The topic of `tuner docs` that lists all causes of failures."""
 
+_TITLES = {FAILURES: "failures of trials", "storeunavailable": "storeerror"}
+"""The sections of topics that are not titles themselves. A traceback shows the class StoreUnavailable."""
+
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
 
@@ -44,7 +47,7 @@ def text_about(topic: str | None) -> str:
         return found[topic].read_text(encoding="utf-8").rstrip()
     troubles = found["troubleshooting"].read_text(encoding="utf-8")
     sections = {title.lower(): text for title, text in _sections(troubles)}
-    wanted = {FAILURES: "failures of trials"}.get(topic.lower(), topic.lower())
+    wanted = _TITLES.get(topic.lower(), topic.lower())
     if wanted not in sections:
         meant = did_you_mean(topic, [*found, *sections], "'") or "; `tuner docs` lists the pages"
         raise NotFound(f"no page or section {topic!r}{meant}")

@@ -114,10 +114,10 @@ class Driving:
     async def keep_leases(self) -> None:
         """Renew the leases of all experiments forever. Stop driving an experiment if another driver has taken its lease."""
         lease_s = self._host.settings.lease_s
-        wait = lease_s / 3
+        wait, failing = lease_s / 3, False
         while True:
             await asyncio.sleep(wait)
-            wait = lease_s / 3
+            wait, failed_before, failing = lease_s / 3, failing, False
             for key, epoch in list(self.claimed.items()):
                 task = self.tasks.get(key)
                 with log_format.about(experiment=task.get_name() if task is not None else None):
@@ -131,10 +131,14 @@ class Driving:
                             self._lost[key] = error
                             task.cancel()
                     except Exception as error:
-                        log.warning("a lease could not be renewed: %s", error)
-                        for other in self.tasks.values():  # the database has failed for all of them
-                            if other is not task:
-                                self._host.driver_logs.say(other.get_name(), "a lease could not be renewed: %s", error)
+                        failing = True
+                        if not failed_before:  # log an outage only once, since it may last
+                            log.warning("a lease could not be renewed: %s", error)
+                            for other in self.tasks.values():  # the database has failed for all of them
+                                if other is not task:
+                                    self._host.driver_logs.say(
+                                        other.get_name(), "a lease could not be renewed: %s", error
+                                    )
                         wait = min(wait, RENEW_S)  # another host may claim expired leases once the database is back
                         break
 

@@ -19,7 +19,7 @@ from tuner import __version__
 from tuner.domain.events import SlotsChanged
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import CheckpointInfo, Report, Verdict
-from tuner.errors import Conflict
+from tuner.errors import Conflict, Retryable
 from tuner.experiment.logs import driver_log
 from tuner.experiment.operations.usecases import next_step
 from tuner.hosts.agents.groups import AgentGroups
@@ -435,9 +435,9 @@ class Host:
                 if self._serving:
                     await self._take_experiments()
                 self._reading = True
-            except Exception:
+            except Exception as error:
                 if self._reading:  # log an outage only once, since it may last
-                    log.warning("the database could not be read", exc_info=True)
+                    log.warning("the database could not be read: %s", error, exc_info=not isinstance(error, Retryable))
                 self._reading = False
                 self._read_failed_at = time.monotonic()
 

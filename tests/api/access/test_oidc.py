@@ -247,6 +247,7 @@ async def test_groups_that_are_too_many_for_the_id_token_are_said(
         ("aud", [CLIENT, "other-client"]),
         ("iss", "https://evil.example.com"),
         ("exp", 1000),
+        ("iat", 4_000_000_000),
         ("sub", None),
     ],
 )
@@ -260,6 +261,7 @@ async def test_an_id_token_with_a_wrong_claim_is_refused(
     refused = await browser.get(await at_provider(provider, browser))
     assert (refused.status_code, (await who(browser))["name"]) == (403, None)
     assert "ID token that is not valid" in refused.text
+    assert ("compare the clocks of the service and the provider" in refused.text) == (claim in ("exp", "iat"))
     assert "_" not in refused.text, "an error code is for programs"
 
 
@@ -269,7 +271,8 @@ async def test_a_sign_in_that_failed_can_be_tried_again_with_its_page_or_made_wi
     """`Try again` led to the list of experiments, and there was no way to the form for a token."""
     provider.lie = lambda claims: claims.update(exp=1000)
     refused = await browser.get(await at_provider(provider, browser, "/auth/login?next=/experiments/exp_1?tab=log"))
-    assert "The provider sent an ID token that is not valid: the token is expired.<" in refused.text
+    clocks = "compare the clocks of the service and the provider, which may differ by at most 60 s"
+    assert f"The provider sent an ID token that is not valid: the token is expired; {clocks}.<" in refused.text
     again, with_token = re.findall("href='([^']*)'", refused.text)
     assert urljoin(str(refused.url), with_token) == "https://tuner.lan/"
     provider.lie = lambda claims: None

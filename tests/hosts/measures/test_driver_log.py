@@ -15,6 +15,7 @@ from tests.store.examples import a_spec
 from tuner.domain.states import ExperimentState
 from tuner.errors import Conflict, LostLease
 from tuner.experiment.logs import driver_log, driver_log_path
+from tuner.hosts import driving
 from tuner.hosts.host import Host
 from tuner.hosts.measures.driver_log import NAME, DriverLogs
 from tuner.settings import Settings
@@ -266,27 +267,37 @@ async def test_a_lost_lease_is_in_the_log_of_its_experiment_only(host: Host, mon
     assert "another driver" not in second
 
 
-async def test_a_failed_renewal_is_in_the_logs_of_all_experiments(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_once_in_the_logs_of_all_experiments(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     drives = Drives(host, monkeypatch)
     tried: list[int] = []
+    renewed = 3, 4  # of the attempts: in between, each of the two leases is renewed
 
     def renew(experiment: int, *args: Any) -> None:
         tried.append(experiment)
+        if len(tried) not in renewed:
+            raise StoreUnavailable("no route to host")
+
+    def pending(*args: Any) -> None:
         raise StoreUnavailable("no route to host")
 
+    monkeypatch.setattr(driving, "RENEW_S", 0.01)
+    monkeypatch.setattr(host.store.commands, "pending", pending)
     monkeypatch.setattr(host.store.drivers, "renew", renew)
     host.driving.begin(drives.first)
     host.driving.begin(drives.second)
     tasks = list(host.driving.tasks.values())
-    keeping = asyncio.create_task(host.driving.keep_leases())
-    async with asyncio.timeout(20):
-        while not all("no route" in found for found in drives.texts()):
+    host._poked = asyncio.Event()
+    background = [asyncio.create_task(host.driving.keep_leases()), asyncio.create_task(host._watch())]
+    async with asyncio.timeout(60):
+        while len(tried) < 8 or "could not be read" not in caplog.text:
             await asyncio.sleep(0.01)
-    keeping.cancel()
-    await asyncio.wait([keeping])
-    counts = [found.count("a lease could not be renewed: no route to host") for found in drives.texts()]
-    assert len(set(counts)) == 1
-    assert counts[0] in (len(tried), len(tried) - 1), "one failure says enough about the database"
+    await host._end_tasks(background)
+    counts = [found.count("a lease could not be renewed: no route to host") for found in (*drives.texts(), caplog.text)]
+    assert counts == [2, 2, 2], "one line says enough about each of the two outages"
+    assert caplog.text.count("the database could not be read: no route to host") == 1
+    assert "Traceback" not in caplog.text
     drives.end.set()
     await asyncio.gather(*tasks)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+import pytest
+
 from tuner.hosts.measures import usage as module
 from tuner.hosts.measures.usage import Place, UsageKeeper
+from tuner.store import StoreUnavailable
 from tuner.store.records import UsageSample
 
 FIGURES = {"time": 100.0, "cpu_s": 1.5, "rss_bytes": 2e9, "threads": 7.0}
@@ -116,3 +119,26 @@ async def test_many_segments_are_asked_in_slices_and_none_waits_for_a_rank_that_
     assert sorted(map(len, cluster.asked)) == [module.SLICE] * 3
     assert {s.trial for s in cluster.kept[1]} == set(range(3 * module.SLICE))
     assert cluster.writes == 3
+
+
+async def test_an_outage_of_the_store_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    tries: list[int] = []
+    add_usage = cluster.add_usage
+
+    def add(experiment_id: int, samples: list[UsageSample], *, keep: Mapping[tuple[int, int], int]) -> None:
+        tries.append(experiment_id)
+        if len(tries) <= 3:
+            raise StoreUnavailable("no route to host")
+        add_usage(experiment_id, samples, keep=keep)
+
+    cluster.add_usage = add  # type: ignore[method-assign]
+    keeping = asyncio.create_task(cluster.keeper().keep(0.01))
+    async with asyncio.timeout(30):
+        while not cluster.kept:
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert [(r.getMessage(), r.exc_info) for r in caplog.records if r.name == module.log.name] == [
+        ("could not store the resource usage of ranks: no route to host", False)
+    ]

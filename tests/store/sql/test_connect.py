@@ -58,6 +58,12 @@ def test_a_machine_that_does_not_say_is_trusted(tmp_path: Path) -> None:
     module.refuse_network_disk(tmp_path, str(tmp_path / "nothing"))
 
 
+def test_an_at_sign_in_a_password_is_to_be_encoded() -> None:
+    with pytest.raises(StoreError, match=r"'postgresql://me:\*\*\*@host/db'; write each @ of the password as %40"):
+        Store.open("postgresql://me:p@ss@host/db")
+    Store.open("postgresql://me:p%40ss@host/db").close()
+
+
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/db", "sqlite://", "sqlite:///:memory:"])
 def test_a_url_that_cannot_work_says_what_can(url: str) -> None:
     with pytest.raises(StoreError, match=r"sqlite:////path|must be a file"):
@@ -207,6 +213,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         "postgres//me:hunter2@host",
         "postgresql://me:hunter2@127.0.0.1:1/db",
         "postgresql://me:hunter2@127.0.0.1:port/db",
+        "postgresql://me:p@hunter2@127.0.0.1:1/db",
         "host=127.0.0.1 password=hunter2",
         "x://a:hunter2@b",
     ],

@@ -23,7 +23,7 @@ import httpx
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc import jwt
-from joserfc.errors import JoseError
+from joserfc.errors import ClaimError, JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from tuner.api.access.auth import Identity
@@ -192,7 +192,12 @@ class Provider:
                 claims = jwt.decode(token, await self._key_set(metadata, anew=True), algorithms=algorithms).claims
             expected.validate(claims)
         except (JoseError, ValueError) as error:
-            raise SignInRefused(f"the provider sent an ID token that is not valid: {_words(error)}") from error
+            clocks = (  # the token comes from the provider directly, so it is new
+                f"; compare the clocks of the service and the provider, which may differ by at most {LEEWAY_S} s"
+                if isinstance(error, ClaimError) and error.claim in ("exp", "iat", "nbf")
+                else ""
+            )
+            raise SignInRefused(f"the provider sent an ID token that is not valid: {_words(error)}{clocks}") from error
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != self._client_id:
             raise SignInRefused("the provider sent an ID token that is not valid: it was issued to another client")
         return claims

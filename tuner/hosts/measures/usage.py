@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tuner.errors import Retryable
 from tuner.store.records import UsageSample
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,18 @@ class UsageKeeper:
 
     async def keep(self, every_s: float) -> None:
         """Take samples every `every_s` seconds until cancelled. Samples that cannot be stored are lost; training continues."""
-        took = 0.0
+        took, failing = 0.0, False
         while True:
             await asyncio.sleep(max(0.0, every_s - took))
             begun = time.monotonic()
             try:
                 await self.sample(SPREAD * every_s)
-            except Exception:
-                log.warning("could not store the resource usage of ranks", exc_info=True)
+                failing = False
+            except Exception as error:
+                if not failing:  # log an outage only once, since it may last
+                    unexpected = not isinstance(error, Retryable)
+                    log.warning("could not store the resource usage of ranks: %s", error, exc_info=unexpected)
+                failing = True
             took = time.monotonic() - begun
 
     async def sample(self, spread_s: float = 0.0) -> None:

@@ -196,6 +196,8 @@ def _without_write_ahead(cursor: Any) -> None:
 
 
 def _postgresql(url: URL) -> Engine:
+    if "@" in (url.host or ""):  # the driver's error would name the host, and so a part of the password
+        raise StoreError(f"not a database URL: {shown_url(str(url))!r}; write each @ of the password as %40")
     try:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
