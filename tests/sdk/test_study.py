@@ -185,6 +185,8 @@ def test_values_without_names_are_those_of_the_objectives_in_their_order() -> No
         assert trial is not None
         with pytest.raises(TypeError, match="1 value for the 2 objectives loss, size"):
             study.tell(trial, 0.5)
+        with pytest.raises(TypeError, match=r"expected a trial that ask\(\) has returned, got 0"):
+            study.tell(trial.number, 0.5)  # type: ignore[arg-type]
         study.tell(trial, (0.5, 3))
         assert study.result().trials[0].metrics == {"loss": 0.5, "size": 3.0}
 

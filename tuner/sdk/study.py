@@ -301,6 +301,8 @@ class Study:
 
     def tell(self, trial: StudyTrial, metrics: Metrics | None = None, error: str | BaseException | None = None) -> None:
         """End a trial, as `trial.tell` does: with its last metrics, or as failed if `error` is given."""
+        if not isinstance(trial, StudyTrial):
+            raise WrongArgument(f"expected a trial that ask() has returned, got {trial!r}")
         trial.tell(metrics, error)
 
     @property
