@@ -94,9 +94,7 @@ def test_a_first_argument_that_is_a_parameter_is_wondered_at() -> None:
     def whole(lr: dict[str, Any]) -> Any:
         return lr["lr"]
 
-    with pytest.warns(
-        UserWarning, match=r"whole configuration.* lr: write def train\(config\), and config\[.lr.\]"
-    ):
+    with pytest.warns(UserWarning, match=r"whole configuration.* lr: write def train\(config\), and config\[.lr.\]"):
         cautions.warn_of_first_argument(train, {"lr": tuner.uniform(0, 1)})
     cautions.warn_of_first_argument(train, {"lr": {"start": tuner.uniform(0, 1)}})
     cautions.warn_of_first_argument(train, {"width": tuner.choice([1, 2])})

@@ -209,6 +209,9 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
     for target, why in (("package_of_tuner_run.no", "there is no module"), ("no_such.train", "cannot be imported")):
         with pytest.raises(EntrypointError, match=f"{why}.*{target.partition('.')[0]}|{target} {why}"):
             run_target(target, [], [], None, {"metric": "loss"}, is_module=True)
+    (tmp_path / "script.py").write_text("raise AssertionError('the command ran the script')")
+    with pytest.raises(EntrypointError, match="script.py is a file, not the name of a module: leave out -m"):
+        run_target("script.py", [], [], None, {"metric": "loss"}, is_module=True)
     with pytest.raises(SpecError, match="-m runs a module of this machine"):
         run_target("package_of_tuner_run.train", [], [], None, {"address": "http://localhost"}, is_module=True)
 

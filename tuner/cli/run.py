@@ -117,6 +117,8 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
 def _module(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:
     if options.get("address") is not None:
         raise SpecError("-m runs a module of this machine; give a service the path of a script", "/trainable")
+    if Path(target).is_file():
+        raise EntrypointError(f"{target} is a file, not the name of a module: leave out -m", "/trainable")
     if (here := working_folder()) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does
     try:
@@ -124,8 +126,7 @@ def _module(target: str, arguments: Sequence[str], pattern: str | None, options:
     except (ImportError, ValueError) as error:
         raise EntrypointError(f"the module {target} cannot be imported: {error}", "/trainable") from error
     if found is None:
-        hint = f"; without -m, {target} is a script" if Path(target).is_file() else ""
-        raise EntrypointError(f"there is no module {target} in {here} or among the packages{hint}", "/trainable")
+        raise EntrypointError(f"there is no module {target} in {here} or among the packages", "/trainable")
     _check_pattern(pattern, options)
     return Script(target, b"", tuple(arguments), options["metric"], pattern, _grace_s(options), is_module=True)
 
