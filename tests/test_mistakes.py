@@ -87,6 +87,21 @@ def test_a_list_where_nothing_is_chosen_is_wondered_at() -> None:
     cautions.warn_of_lists({"width": 32})
 
 
+def test_a_first_argument_that_is_a_parameter_is_wondered_at() -> None:
+    def train(lr, width=3):  # type: ignore[no-untyped-def]
+        return lr * width
+
+    def whole(lr: dict[str, Any]) -> Any:
+        return lr["lr"]
+
+    with pytest.warns(UserWarning, match=r"whole configuration.* lr: write def train\(config\), and config\[.lr.\]"):
+        cautions.warn_of_first_argument(train, {"lr": tuner.uniform(0, 1)})
+    cautions.warn_of_first_argument(train, {"lr": {"start": tuner.uniform(0, 1)}})
+    cautions.warn_of_first_argument(train, {"width": tuner.choice([1, 2])})
+    cautions.warn_of_first_argument(whole, {"lr": tuner.uniform(0, 1)})
+    cautions.warn_of_first_argument(lambda config: config, {"config": tuner.choice(["a.yaml", "b.yaml"])})
+
+
 @pytest.mark.parametrize(
     "value",
     [

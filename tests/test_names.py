@@ -48,6 +48,11 @@ def test_an_unknown_keyword_names_the_one_that_was_meant(function: Any, name: st
     assert str(caught.value) == f"{function.__name__}() has no parameter {name!r}{meant}"
 
 
+def test_bounds_have_rays_names() -> None:
+    with pytest.raises(TypeError, match="'low'; did you mean 'lower'.*'high'; did you mean 'upper'"):
+        tuner.loguniform(low=1e-4, high=1e-1)  # type: ignore[call-arg]
+
+
 def test_every_unknown_keyword_is_named_at_once() -> None:
     with pytest.raises(
         TypeError, match=r"'num_sample'; did .*; run\(\) has no parameter 'schedular'; did you mean 'scheduler'"
@@ -135,7 +140,7 @@ def test_what_others_call_an_option(make: Any, name: str, hint: str) -> None:
 
 def test_every_name_of_ours_in_the_table_is_one_that_somebody_takes() -> None:
     """No hint repeats the name that was given."""
-    taken = {name for part in (tuner.run, tuner.simulate) for name in inspect.signature(part).parameters}
+    taken = {name for part in (tuner.run, tuner.simulate, tuner.uniform) for name in inspect.signature(part).parameters}
     for module in (schedulers, search):
         taken |= set(module.REGISTRY)
         for name in module._MODULE_OF:

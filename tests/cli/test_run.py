@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,6 +193,29 @@ def test_a_function_of_a_file(tmp_path: Path) -> None:
     assert result.best_value == 21.0
 
 
+def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a module that needs its package: the option was unknown, and a script cannot import relatively."""
+    package = tmp_path / "package_of_tuner_run"
+    package.mkdir()
+    (package / "__init__.py").write_text("FACTOR = 3")
+    (package / "train.py").write_text("import sys\nfrom . import FACTOR\nprint(f'loss={FACTOR * int(sys.argv[2])}')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    options = ["--param", "x=choice(7)", "--num-samples", "1", "-m", "package_of_tuner_run.train", "--x", "{x}"]
+    done = CliRunner().invoke(app, ["run", *options])
+    assert done.exit_code == 0, done.output
+    (found,) = tuner.experiments("package_of_tuner_run.train")
+    assert found.best_value == 21.0
+    for target, why in (("package_of_tuner_run.no", "there is no module"), ("no_such.train", "cannot be imported")):
+        with pytest.raises(EntrypointError, match=f"{why}.*{target.partition('.')[0]}|{target} {why}"):
+            run_target(target, [], [], None, {"metric": "loss"}, is_module=True)
+    (tmp_path / "script.py").write_text("raise AssertionError('the command ran the script')")
+    with pytest.raises(EntrypointError, match="script.py is a file, not the name of a module: leave out -m"):
+        run_target("script.py", [], [], None, {"metric": "loss"}, is_module=True)
+    with pytest.raises(SpecError, match="-m runs a module of this machine"):
+        run_target("package_of_tuner_run.train", [], [], None, {"address": "http://localhost"}, is_module=True)
+
+
 @pytest.mark.long  # tests/test_verbs.py posts to a service, and test_commands.py sends this spec
 @pytest.mark.ray
 @pytest.mark.slow
@@ -243,8 +267,8 @@ def test_wrong_commands_are_refused_before_anything_starts(tmp_path: Path) -> No
 def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def noted(*given: Any) -> None:
-        seen.append(given)
+    def noted(*given: Any, is_module: bool) -> None:
+        seen.append((*given, is_module))
         raise SpecError("enough", "/")
 
     monkeypatch.setattr("tuner.cli.run.run_target", noted)
@@ -252,12 +276,13 @@ def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pyte
         app,
         ["run", "--num-samples", "2", "--param", "lr=uniform(0,1)", "train.py", "--seed", "3", "--lr", "{lr}", "-x"],
     )
-    ((target, arguments, params, pattern, options),) = seen
-    assert (target, arguments, params, pattern) == (
+    ((target, arguments, params, pattern, options, is_module),) = seen
+    assert (target, arguments, params, pattern, is_module) == (
         "train.py",
         ["--seed", "3", "--lr", "{lr}", "-x"],
         ["lr=uniform(0,1)"],
         None,
+        False,
     )
     assert options["num_samples"] == 2
     assert "seed" not in options
@@ -266,7 +291,7 @@ def test_options_behind_the_script_are_its_own(tmp_path: Path, monkeypatch: pyte
 def test_every_option_of_scaling_and_limits_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
-    def noted(*given: Any) -> None:
+    def noted(*given: Any, is_module: bool) -> None:
         seen.append(given[-1])
         raise SpecError("enough", "/")
 

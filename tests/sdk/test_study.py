@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import psutil
 import pytest
@@ -162,6 +163,32 @@ def test_tell_alone_is_enough_without_early_stopping() -> None:
         result = study.result()
     assert [t.state for t in result.trials] == [TrialState.COMPLETED] * 5
     assert result.best_value == min(t.config["x"] for t in result.trials)
+
+
+def test_values_without_names_are_those_of_the_objectives_in_their_order() -> None:
+    """Write reports as in Optuna, where an int after the value is the step, not a checkpoint."""
+    with study_of(num_samples=2, scheduler="fifo") as study:
+        trial = study.ask(timeout_s=None)
+        assert trial is not None
+        assert trial.report(0.5, np.int64(10)) == trial.report(np.float32(0.25), checkpoint="a", step=20) == "continue"
+        with pytest.raises(TypeError, match="2 values for the 1 objective loss"):
+            trial.report([1.0, 2.0])
+        with pytest.raises(TypeError, match="metrics must be a dict of numbers, not NoneType"):
+            trial.report(None)  # type: ignore[arg-type]
+        trial.tell(0.125)
+        told = study.result().trials[0]
+        assert [(row["loss"], row.get("step")) for row in told.history] == [(0.5, 10), (0.25, 20), (0.125, None)]
+        assert told.state == TrialState.COMPLETED
+    both = {"metric": ["loss", "size"], "mode": ["min", "max"], "name": "both", "scheduler": "fifo", "max_t": None}
+    with study_of(**both) as study:
+        trial = study.ask()
+        assert trial is not None
+        with pytest.raises(TypeError, match="1 value for the 2 objectives loss, size"):
+            study.tell(trial, 0.5)
+        with pytest.raises(TypeError, match=r"expected a trial that ask\(\) has returned, got 0"):
+            study.tell(trial.number, 0.5)  # type: ignore[arg-type]
+        study.tell(trial, (0.5, 3))
+        assert study.result().trials[0].metrics == {"loss": 0.5, "size": 3.0}
 
 
 def test_a_failed_trial_says_why_and_is_handed_out_again_if_retries_are_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -17,10 +18,17 @@ from tuner.sdk.run import run as search
 from tuner.trials.training.metric_lines import compiled
 from tuner.trials.training.script import NOT_ELASTIC, TRIAL_DIR, Script, placeholders
 from tuner.usercode import archives
+from tuner.usercode.folder import working_folder
 
 
 def run_target(
-    target: str, arguments: Sequence[str], params: Sequence[str], metric_pattern: str | None, options: Mapping[str, Any]
+    target: str,
+    arguments: Sequence[str],
+    params: Sequence[str],
+    metric_pattern: str | None,
+    options: Mapping[str, Any],
+    *,
+    is_module: bool = False,
 ) -> Result:
     """Run a search over a script, ``FILE.py:FUNCTION`` or ``module:function``, and wait until the search has ended.
 
@@ -30,12 +38,13 @@ def run_target(
         params: the parameters of the search space, such as ``lr=loguniform(1e-4, 1e-1)``.
         metric_pattern: the regular expression that finds metrics in the script's output.
         options: further arguments of `tuner.run`.
+        is_module: True if the target is the name of a module to run as a script, as `python -m` does.
 
     Raises:
         SpecError: an argument is wrong. Nothing was started.
     """
     found = space_of(params)
-    if ":" in target:
+    if ":" in target and not is_module:
         if arguments or metric_pattern is not None:
             raise SpecError(
                 f"arguments and --metric-pattern are for scripts only; a function gets the configuration. Options of tuner, "
@@ -45,14 +54,14 @@ def run_target(
         return search(function(target), found, **options)
     if "num_workers" in options and not isinstance(options["num_workers"], int):
         raise SpecError(NOT_ELASTIC, "/num_workers")
-    script = _script(target, arguments, metric_pattern, options)
+    script = (_module if is_module else _script)(target, arguments, metric_pattern, options)
     _check_placeholders(script.arguments, found)
     ranks = options.get("num_workers", 1)
     return search(
         script,
         found,
         **{
-            "name": Path(target).stem,
+            "name": target if is_module else Path(target).stem,
             "working_dir": "caller",
             # With the backend "gloo", the worker group hosts the rendezvous store of its ranks.
             "backend": "gloo" if ranks > 1 else "none",
@@ -89,18 +98,49 @@ def _script(target: str, arguments: Sequence[str], pattern: str | None, options:
         raise EntrypointError(f"there is no file {target}; {expected}", "/trainable")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise EntrypointError(f"{target} is neither a .py file nor executable", "/trainable")
-    metric = options["metric"]
-    if pattern is not None:
-        try:
-            compiled(pattern, metric)
-        except ValueError as error:
-            raise SpecError(f"--metric-pattern: {error}", "/metric") from error
-    grace_s = float(options.get("stop_grace_s", 10.0))
+    _check_pattern(pattern, options)
     imports: tuple[str, ...] = ()
     if options.get("address") is not None and path.suffix == ".py":
         sys.path.insert(0, str(path.parent.absolute()))  # Python looks there for modules that the script imports
         imports = tuple(dict.fromkeys(archives.imports_of(path)))
-    return Script(os.path.abspath(path), path.read_bytes(), tuple(arguments), metric, pattern, grace_s, imports)
+    return Script(
+        os.path.abspath(path),
+        path.read_bytes(),
+        tuple(arguments),
+        options["metric"],
+        pattern,
+        _grace_s(options),
+        imports,
+    )
+
+
+def _module(target: str, arguments: Sequence[str], pattern: str | None, options: Mapping[str, Any]) -> Script:
+    if options.get("address") is not None:
+        raise SpecError("-m runs a module of this machine; give a service the path of a script", "/trainable")
+    if Path(target).is_file():
+        raise EntrypointError(f"{target} is a file, not the name of a module: leave out -m", "/trainable")
+    if (here := working_folder()) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does
+    try:
+        found = importlib.util.find_spec(target)
+    except (ImportError, ValueError) as error:
+        raise EntrypointError(f"the module {target} cannot be imported: {error}", "/trainable") from error
+    if found is None:
+        raise EntrypointError(f"there is no module {target} in {here} or among the packages", "/trainable")
+    _check_pattern(pattern, options)
+    return Script(target, b"", tuple(arguments), options["metric"], pattern, _grace_s(options), is_module=True)
+
+
+def _check_pattern(pattern: str | None, options: Mapping[str, Any]) -> None:
+    if pattern is not None:
+        try:
+            compiled(pattern, options["metric"])
+        except ValueError as error:
+            raise SpecError(f"--metric-pattern: {error}", "/metric") from error
+
+
+def _grace_s(options: Mapping[str, Any]) -> float:
+    return float(options.get("stop_grace_s", 10.0))
 
 
 def _check_placeholders(arguments: tuple[str, ...], found: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -188,14 +189,15 @@ class AskedDriver:
         if self._over.is_set() and self._error is not None:
             raise TunerError(f"the study is no longer driven: {self._error}") from self._error
 
-    def ask(self, timeout_s: float) -> tuple[Trial, Segment, SegmentRef] | None:
+    def ask(self, timeout_s: float | None) -> tuple[Trial, Segment, SegmentRef] | None:
         """Return a segment to train, with its trial; None once the experiment has ended or is paused.
 
         Raises:
-            Conflict: no segment became available within `timeout_s`, because other trials have to report or end first.
+            Conflict: no segment became available within `timeout_s` (None: no limit), because other trials have to report or end
+                first.
             TunerError: `close` was called before the experiment ended, or another process drives it.
         """
-        until = time.monotonic() + timeout_s
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self.check()
             if self._over.is_set():

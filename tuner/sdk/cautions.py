@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +36,23 @@ def warn_of_size(function: Any, code: CodeRecord) -> None:
         f"the training function is {size / 1e6:.0f} MB when pickled{which}, and is stored in the database; pass large "
         "objects with tuner.with_parameters(train, data=...) instead, which stores them once and shares them "
         "among ranks",
+        UserWarning,
+        stacklevel=above_this_package(),
+    )
+
+
+def warn_of_first_argument(function: Any, space: Any) -> None:
+    """Warn of a function whose first argument has the name of a parameter: it gets the whole configuration there."""
+    if not inspect.isfunction(function) or not isinstance(space, Mapping):
+        return
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None or first.name not in space or first.name == "config" or isinstance(space[first.name], Mapping):
+        return
+    if re.search("dict|mapping", str(first.annotation), re.IGNORECASE):
+        return
+    warnings.warn(
+        f"{function.__name__} gets the whole configuration, a dict, as its first argument, which has the name of a parameter, "
+        f'{first.name}: write def {function.__name__}(config), and config["{first.name}"] for the value',
         UserWarning,
         stacklevel=above_this_package(),
     )

@@ -29,6 +29,7 @@ from tuner.sdk.cautions import (
     checked_callbacks,
     warn_of_descriptions,
     warn_of_distributions,
+    warn_of_first_argument,
     warn_of_json_forms,
     warn_of_large_space,
     warn_of_lists,
@@ -262,6 +263,7 @@ def _search(given: Mapping[str, Any]) -> Result:
         mistakes.found += mistakes_beside(mistakes.found, data, parts)
         mistakes.check()
     function = None if isinstance(trainable, str) else trainable
+    warn_of_first_argument(function, given["space"])
     code = by_value(function, space_blob=space.blob(), parts_blob=dump_parts(parts))
     if given["address"] is not None:
         from tuner.sdk.remote import run_on  # loads httpx and the models of the API

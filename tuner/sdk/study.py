@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from numbers import Integral
 from typing import Any, Literal
 
 from tuner.domain.experiment import Limits, Mode, Spec
@@ -17,11 +18,12 @@ from tuner.driver.asked import AskedDriver
 from tuner.driver.assemble import assemble
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, load_parts, plain_json, plain_names, plain_points
-from tuner.errors import Conflict, ErrorCollector, SpecError, text_of
+from tuner.errors import Conflict, ErrorCollector, SpecError, WrongArgument, text_of
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.spec import parse_spec
+from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
 from tuner.sdk.trial_result import not_here
@@ -35,6 +37,8 @@ __all__ = ["Study", "StudyTrial", "create_study"]
 
 SOURCE = "study"
 Answer = Literal["continue", "pause", "stop"]
+Metrics = Mapping[str, Any] | float | Sequence[float]
+"""Numbers by name, or only the value of the objective, or the values of several objectives in their order."""
 
 
 @parts_explained
@@ -274,14 +278,14 @@ class Study:
             self._driver = AskedDriver(store, record, core)
         _OPEN.add(self)
 
-    def ask(self, timeout_s: float = 1.0) -> StudyTrial | None:
+    def ask(self, timeout_s: float | None = 1.0) -> StudyTrial | None:
         """Return the next trial to train, or None once the study has ended or is paused.
 
         The trial may have been paused before. Then continue it from its `iteration` and `checkpoint`.
 
         Args:
-            timeout_s: how long to wait, in seconds, if no trial can start until other trials have reported. This helps
-                only if several threads call `ask`.
+            timeout_s: how long to wait, in seconds, if no trial can start until other trials have reported; None: without
+                limit. This helps only if several threads call `ask`.
 
         Raises:
             Conflict: `max_concurrent_trials` trials are training already, or no trial could start in time.
@@ -295,10 +299,10 @@ class Study:
             self._driver, self._space.config(segment.params, self._seed, trial.drawn_as), trial, segment, ref
         )
 
-    def tell(
-        self, trial: StudyTrial, metrics: Mapping[str, Any] | None = None, error: str | BaseException | None = None
-    ) -> None:
+    def tell(self, trial: StudyTrial, metrics: Metrics | None = None, error: str | BaseException | None = None) -> None:
         """End a trial, as `trial.tell` does: with its last metrics, or as failed if `error` is given."""
+        if not isinstance(trial, StudyTrial):
+            raise WrongArgument(f"expected a trial that ask() has returned, got {trial!r}")
         trial.tell(metrics, error)
 
     @property
@@ -377,37 +381,53 @@ class StudyTrial:
         self.answer: Answer = "continue"
         self.reason = trial.reason
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None, step: int | None = None) -> Answer:
+    def report(self, metrics: Metrics, checkpoint: object = None, step: int | None = None) -> Answer:
         """Report metrics, and return "continue", "pause" or "stop".
 
         After "pause" or "stop", do not train this trial any further, and ask for the next one. `ask` may return a
         paused trial again later. The report is in the database when this method returns.
 
         Args:
-            metrics: numbers by name, among them the objective.
+            metrics: numbers by name, among them the objective. Or, as in Optuna, only the value of the objective, or a list
+                with the value of each objective; an int that follows such a value is the step: ``report(0.25, epoch)``.
             checkpoint: a path, or any other text that tells you where to continue the trial. Only the text is stored;
                 the file is never opened or deleted.
             step: your own step count, if it differs from the number of reports.
 
         Raises:
             SpecError: the objective is missing and probably misspelled, or this is the last report and no report had it.
-            WrongArgument: a metric is not a number, its name is too long, or the step is not a whole number.
+            WrongArgument: a metric is not a number, its name is too long, the list has not one value for each objective, or the
+                step is not a whole number.
 
         After an error, nothing was reported, and the trial can continue.
         """
+        if not isinstance(metrics, Mapping) and isinstance(checkpoint, Integral) and step is None:
+            step, checkpoint = int(checkpoint), None
         return self._report(metrics, None if checkpoint is None else str(checkpoint), step, last=False)
 
-    def _report(self, metrics: Mapping[str, Any], checkpoint: str | None, step: int | None, last: bool) -> Answer:
-        verdict = self._driver.report(self._ref, flatten(metrics), checkpoint, own_step(step), last)
+    def _report(self, metrics: Metrics, checkpoint: str | None, step: int | None, last: bool) -> Answer:
+        verdict = self._driver.report(self._ref, flatten(self._by_name(metrics)), checkpoint, own_step(step), last)
         self.answer = verdict.action if verdict.action in ("continue", "stop") else "pause"
         self.reason = verdict.reason or self.reason
         return self.answer
 
-    def tell(self, metrics: Mapping[str, Any] | None = None, error: str | BaseException | None = None) -> None:
+    def _by_name(self, metrics: Metrics) -> Mapping[str, Any]:
+        """Return metrics by name, even if only the values of the objectives are given."""
+        if isinstance(metrics, Mapping) or metrics is None:
+            return metrics
+        names = [objective.metric for objective in self._driver.core.spec.objectives]
+        values = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+        if len(values) != len(names):
+            raise WrongArgument(
+                f"got {counted(len(values), 'value')} for the {counted(len(names), 'objective')} {', '.join(names)}"
+            )
+        return dict(zip(names, values, strict=True))
+
+    def tell(self, metrics: Metrics | None = None, error: str | BaseException | None = None) -> None:
         """End the trial. Do nothing if a report was answered with "pause" or "stop".
 
         Args:
-            metrics: the metrics of a last report.
+            metrics: the metrics of a last report, as for `report`.
             error: what went wrong, if the trial failed, in words or as an exception.
 
         Raises:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.names import keywords_explained
 from tuner.space.values import listed
 
 
@@ -20,21 +21,25 @@ class Domain:
         return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
 
 
+@keywords_explained
 def uniform(lower: float, upper: float) -> Domain:
     """Return the domain of floats in [lower, upper], drawn uniformly."""
     return Domain("uniform", {"lower": lower, "upper": upper})
 
 
+@keywords_explained
 def loguniform(lower: float, upper: float) -> Domain:
     """Return the domain of floats in [lower, upper], drawn uniformly on the logarithmic scale. Both bounds are positive."""
     return Domain("loguniform", {"lower": lower, "upper": upper})
 
 
+@keywords_explained
 def quniform(lower: float, upper: float, q: float) -> Domain:
     """Return the domain of multiples of q in [lower, upper], all equally likely. The bounds are multiples of q."""
     return Domain("quniform", {"lower": lower, "upper": upper, "q": q})
 
 
+@keywords_explained
 def qloguniform(lower: float, upper: float, q: float) -> Domain:
     """Return the domain of multiples of q in [lower, upper], drawn uniformly on the logarithmic scale.
 
@@ -43,31 +48,37 @@ def qloguniform(lower: float, upper: float, q: float) -> Domain:
     return Domain("qloguniform", {"lower": lower, "upper": upper, "q": q})
 
 
+@keywords_explained
 def randint(lower: int, upper: int) -> Domain:
     """Return the domain of integers from lower to upper - 1, as in Ray Tune and numpy."""
     return Domain("randint", {"lower": lower, "upper": upper})
 
 
+@keywords_explained
 def lograndint(lower: int, upper: int) -> Domain:
     """Return the domain of integers from lower to upper - 1, drawn uniformly on the logarithmic scale."""
     return Domain("lograndint", {"lower": lower, "upper": upper})
 
 
+@keywords_explained
 def qrandint(lower: int, upper: int, q: int = 1) -> Domain:
     """Return the domain of multiples of q from lower to upper, inclusive. With q = 1, upper is excluded, as in Ray Tune."""
     return Domain("qrandint", {"lower": lower, "upper": upper, "q": q})
 
 
+@keywords_explained
 def qlograndint(lower: int, upper: int, q: int) -> Domain:
     """Return the domain of `qrandint`, drawn uniformly on the logarithmic scale."""
     return Domain("qlograndint", {"lower": lower, "upper": upper, "q": q})
 
 
+@keywords_explained
 def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
     """Return the domain of normally distributed floats."""
     return Domain("randn", {"mean": mean, "sd": sd})
 
 
+@keywords_explained
 def qrandn(mean: float, sd: float, q: float) -> Domain:
     """Return the domain of normally distributed floats, rounded to multiples of q."""
     return Domain("qrandn", {"mean": mean, "sd": sd, "q": q})

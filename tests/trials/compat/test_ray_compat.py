@@ -259,8 +259,8 @@ def test_the_context_of_either_library(installed: Session) -> None:
         assert context.get_trial_name() == "trial_00007"
         assert context.get_trial_id() == "trl_7"
         assert context.get_trial_dir() == "/somewhere"
-    assert (train.get_world_rank(), train.get_world_size(), train.get_local_rank()) == (1, 2, 1)
-    assert (train.get_local_world_size(), train.get_node_rank()) == (2, 0)
+        assert (context.get_world_rank(), context.get_world_size(), context.get_local_rank()) == (1, 2, 1)
+        assert (context.get_local_world_size(), context.get_node_rank()) == (2, 0)
     assert ray.train.get_preemption_info() is None
     assert ray.train.get_dataset_shard("train") is None
 

@@ -42,6 +42,9 @@ def run(
         list[str] | None,
         typer.Argument(metavar="ARGS", help="arguments of the script; {lr} stands for the value of the parameter lr"),
     ] = None,
+    is_module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, to run as `python -m` does")
+    ] = False,
     param: Annotated[list[str] | None, PARAM] = None,
     metric: Annotated[str, typer.Option(help="the reported metric to minimize or maximize")] = "loss",
     mode: Mode = "min",
@@ -108,7 +111,7 @@ def run(
         "verbose": verbose,
     }
     options |= {option: value for option, value in given.items() if value is not None}
-    result = run_target(target, arguments or [], param or [], metric_pattern, options)
+    result = run_target(target, arguments or [], param or [], metric_pattern, options, is_module=is_module)
     _finish(result)
 
 

@@ -42,12 +42,14 @@ from tuner.trials.training.session import Session
 log = logging.getLogger(__name__)
 
 TUNE_SESSION = "ray.train._internal.session"
+TUNE_CONTEXT = "ray.tune.context"
 TRAIN_FUNCTIONS = "ray.train.v2._internal.execution.train_fn_utils"
 TRAINER = "ray.train.v2.api.data_parallel_trainer"
 TUNE_CALLBACK = "ray.tune.integration.ray_train"
 MACHINE = "ray._private.resource_and_label_spec"
 PRIVATE: Mapping[str, tuple[str, ...]] = {
     TUNE_SESSION: ("_session", "get_session"),
+    TUNE_CONTEXT: ("_tune_context",),
     TRAIN_FUNCTIONS: ("_train_fn_utils", "get_train_fn_utils", "set_train_fn_utils"),
     TRAINER: ("DataParallelTrainer",),
     TUNE_CALLBACK: ("TuneReportCallback",),
@@ -125,6 +127,9 @@ def install(session: Session) -> Callable[[], None]:
     def tune() -> None:
         sys.modules[TUNE_SESSION]._session = TuneSession(trial)  # type: ignore[attr-defined]
 
+    def context() -> None:
+        sys.modules[TUNE_CONTEXT]._tune_context = TuneContext(trial)  # type: ignore[attr-defined]
+
     def train() -> None:
         sys.modules[TRAIN_FUNCTIONS].set_train_fn_utils(TrainFunctions(trial))
 
@@ -138,6 +143,7 @@ def install(session: Session) -> Callable[[], None]:
 
     cancel = [
         on_import(TUNE_SESSION, tune),
+        on_import(TUNE_CONTEXT, context),
         on_import(TRAIN_FUNCTIONS, train),
         on_import(TRAINER, trainer),
         on_import(TUNE_CALLBACK, callback),
@@ -149,6 +155,8 @@ def install(session: Session) -> Callable[[], None]:
             undo()
         if TUNE_SESSION in sys.modules:
             sys.modules[TUNE_SESSION]._session = None  # type: ignore[attr-defined]
+        if TUNE_CONTEXT in sys.modules:
+            sys.modules[TUNE_CONTEXT]._tune_context = None  # type: ignore[attr-defined]
         if TRAIN_FUNCTIONS in sys.modules:
             sys.modules[TRAIN_FUNCTIONS].set_train_fn_utils(None)
 
@@ -441,6 +449,13 @@ class TrainContext:
             "ray.train.get_context().get_storage(): pass checkpoints to report, "
             "which stores them where tuner.run(storage=...) says"
         )
+
+
+class TuneContext(TrainContext):
+    """The object that `ray.tune.get_context()` returns. Ray's own warns that trials of Tune have no ranks, but here they have."""
+
+    def get_experiment_name(self) -> str:
+        return self._of.experiment_id
 
 
 def _torch_distributed(name: str) -> Any:
