@@ -562,9 +562,14 @@ def test_several_are_resumed_by_a_service_only(
     output("pause", "a", "b")
     if place == "here":
         assert status(monkeypatch, "resume", "a", "b") == 2
+        monkeypatch.setattr("tuner.sdk.driving.connected", lambda: False)
+        for verb in ("resume", "continue"):
+            refused = CliRunner().invoke(commands.app, [verb, "a", "--ray-address", "ray://head:10001"])
+            assert "Ray Client" in str(refused.exception)
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
-        assert status(monkeypatch, "resume", "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
+        for verb in ("resume", "continue"):
+            assert status(monkeypatch, verb, "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
         assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 
