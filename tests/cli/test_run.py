@@ -365,7 +365,7 @@ def test_each_command_that_runs_a_search_says_how_it_ended(
     # first, since this loads the module, which imports the two others
     monkeypatch.setattr("tuner.cli.service.experiments.ask", lambda *given: next(outcomes))
     monkeypatch.setattr("tuner.sdk.run.resume", lambda *given, **more: Ended(state))
-    monkeypatch.setattr("tuner.sdk.saved.load", lambda name: Ended(state))
+    monkeypatch.setattr("tuner.sdk.saved.read", lambda name, **more: Ended(state))
     done = CliRunner().invoke(app, words)
     assert done.exit_code == status, done.output
     assert f"evil {state}" in done.output

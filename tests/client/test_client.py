@@ -405,6 +405,11 @@ def test_a_remote_result_is_what_the_database_gives(client: Client, sqlite_store
     assert there.best_checkpoint is not None
     assert here.best_checkpoint is not None
     assert there.best_checkpoint.info == here.best_checkpoint.info
+    brief = client.experiment(search.public_id).result(log=False)
+    same(brief.dataframe(), here.dataframe())
+    assert brief.schedule() == here.schedule()
+    assert brief.best_checkpoint is not None
+    assert brief.best_checkpoint.info == here.best_checkpoint.info
     assert [trial.traceback for trial in there.trials] == [trial.traceback for trial in here.trials]
     assert len(here.decisions) > len(here.trials)
     when = [round(decision.time, 3) for decision in here.decisions]

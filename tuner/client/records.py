@@ -66,6 +66,11 @@ class Log:
             )
             self.histories.setdefault(data["trial_number"], []).append(row)
 
+    def add_checkpoint(self, saved: schemas.CheckpointItem) -> None:
+        """Add a checkpoint that was read without the log."""
+        info = CheckpointInfo(id=saved.id, uri=saved.uri, step=saved.step, bytes=saved.bytes, node=saved.node)
+        self.saved[info.id] = Place(saved.trial_number, saved.segment, saved.step), info
+
 
 def found_of(
     experiment: schemas.Experiment,

@@ -1007,31 +1007,35 @@ class ExperimentHandle:
                 if event.name == "experiment" and ExperimentState(event.data["state"]).ended:
                     return
 
-    def result(self, space: Space | None = None) -> Result:
+    def result(self, space: Space | None = None, *, log: bool = True) -> Result:
         """Return the same as `tuner.run`: all trials with their histories, the best trials, and their checkpoints.
 
         Args:
             space: the experiment's first search space, with the Python objects of its choices. None: the space that the
                 service returns, which has only labels for these objects.
+            log: False to leave out the decisions, and the histories and notes of the trials, which take most of the time.
+                With `space`, nothing is left out, since its functions need the log.
         """
         experiment = self.get()
-        log = Log()
-        if experiment.last_event_seq:
+        read_log = Log()
+        if experiment.last_event_seq and (log or space is not None):
             with closing(self.client._events(f"{self._path()}/events", 0)) as stream:
                 for event in stream:
-                    log.add(event)
-                    if log.seq >= experiment.last_event_seq:
+                    read_log.add(event)
+                    if read_log.seq >= experiment.last_event_seq:
                         break
+        elif experiment.best is not None and experiment.best.checkpoint_id is not None:
+            read_log.add_checkpoint(self.client.checkpoint(experiment.best.checkpoint_id))
         trials = [trial for trial in self.trials()]
         segments = [segment for segment in self.segments()]
-        return Result(found_of(experiment, trials, segments, log, space))
+        return Result(found_of(experiment, trials, segments, read_log, space))
 
     def dataframe(self, history: bool = False) -> pd.DataFrame:
         """Return a DataFrame with a row for each trial, or with a row for each report if `history` is True.
 
         Configurations are in columns such as ``config/lr``.
         """
-        return (self.result()).dataframe(history)
+        return (self.result(log=history)).dataframe(history)
 
     def _get(self, rest: str, params: Mapping[str, Any] | None = None) -> Any:
         return self.client.request("GET", f"{self._path()}{rest}", params=params)

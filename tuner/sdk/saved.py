@@ -78,15 +78,21 @@ def load(experiment: str) -> Result:
     return read(experiment, log=True)
 
 
-def read(experiment: str, *, log: bool) -> Result:
-    """Return the same as `load`. log: False to leave out the decisions and the histories of the trials."""
+def read(experiment: str, *, log: bool, ray_address: str | None = None) -> Result:
+    """Return the same as `load`.
+
+    Args:
+        experiment: as for `load`.
+        log: False to leave out the decisions and the histories of the trials.
+        ray_address: the Ray cluster on which the result's `add` runs trials, as for `run`.
+    """
     if not isinstance(experiment, str):
         raise WrongArgument(f"expected an experiment's id or name, got {experiment!r}")
     with database() as store:
         found = id_of(store, experiment)
         if not found.startswith("exp_"):
             raise NotFound(f"{experiment!r} is a trial; expected an experiment's id or name")
-        return read_result(store, found, log=log)
+        return read_result(store, found, ray_address, log=log)
 
 
 def experiments(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import sys
@@ -13,6 +14,7 @@ from typing import Any, get_args
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 import tuner
 from tests.api.columns import from_columns
@@ -30,6 +32,7 @@ from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
+from tuner.errors import SpecError
 from tuner.store import Store
 
 API = "/api/v1/experiments"
@@ -132,6 +135,21 @@ async def test_a_replay_gets_the_first_answer_though_the_file_is_gone_and_the_ex
     assert (again.headers["ETag"], again.headers["Location"]) == (first.headers["ETag"], first.headers["Location"])
     other = await client.post(API, json={**spec, "seed": 2}, headers=key)
     assert other.status_code == 409
+
+
+async def test_experiments_are_replayed_one_at_a_time(
+    app: FastAPI, client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each replay computes in a thread of the service. With three at once, other requests took four times as long."""
+    begin(sqlite_store)
+
+    def replay(*given: Any, **options: Any) -> None:
+        raise SpecError(f"others wait: {app.state.context.replaying.locked()}")
+
+    monkeypatch.setattr("tuner.api.routes.experiments.evaluation.replays.replay", replay)
+    asked = [client.post(f"{API}/digits/replay", json={"scheduler": "asha"}) for _ in range(2)]
+    assert ["others wait: True" in answer.json()["detail"] for answer in await asyncio.gather(*asked)] == [True, True]
+    assert not app.state.context.replaying.locked()
 
 
 async def test_the_etag_of_a_new_experiment_works_in_if_match(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from tests.store.examples import T0, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.cli import commands
 from tuner.cli.service.experiments import _spec, best, lines
+from tuner.client.synchronous import Client
 from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
 from tuner.errors import NotFound, SpecError
@@ -85,15 +86,16 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     assert f"by trial {shown['best']['trial']}" in text
 
 
-@pytest.mark.parametrize("search", ["here"], indirect=True)
 def test_commands_that_show_only_trials_read_neither_the_reports_nor_the_decisions(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read the rows of the trials only; `tuner best` read all 400,000 reports of 20,000 trials to print one."""
-    best = output("best", "halved")
+    best, schedule = output("best", "halved"), output("schedule", "halved")
     monkeypatch.setattr(Drivers, "load", None)
     monkeypatch.setattr(Log, "decisions", None)
+    monkeypatch.setattr(Client, "_events", None)
     assert output("best", "halved") == best
+    assert output("schedule", "halved") == schedule
     assert json.loads(output("show", "halved", "--json"))["best"] == json.loads(best)
     assert len(output("export", "halved", "-", "--format", "csv").splitlines()) == 7
 
@@ -560,9 +562,14 @@ def test_several_are_resumed_by_a_service_only(
     output("pause", "a", "b")
     if place == "here":
         assert status(monkeypatch, "resume", "a", "b") == 2
+        monkeypatch.setattr("tuner.sdk.driving.connected", lambda: False)
+        for verb in ("resume", "continue"):
+            refused = CliRunner().invoke(commands.app, [verb, "a", "--ray-address", "ray://head:10001"])
+            assert "Ray Client" in str(refused.exception)
         assert asked(sqlite_store, a, b) == [[("pause", None)]] * 2
     else:
-        assert status(monkeypatch, "resume", "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
+        for verb in ("resume", "continue"):
+            assert status(monkeypatch, verb, "a", "--ray-address", "head:6379") == 2, "the service has its own Ray"
         assert output("resume", "a", "b").count("asked to resume ") == 2
         assert asked(sqlite_store, a, b) == [[("pause", None), ("resume", None)]] * 2
 

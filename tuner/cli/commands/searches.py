@@ -134,8 +134,7 @@ def resume(names: ExperimentNames, ray_address: RayAddress = None) -> None:
     if settings.address is not None:
         from tuner.cli.service.experiments import ask
 
-        if ray_address is not None:
-            raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
+        _refuse_for_service(ray_address)
         for_each_experiment(names, lambda name: str(ask(settings, "resume", name)))
         return
     if len(names) > 1:
@@ -152,6 +151,7 @@ def continue_(
         int | None,
         typer.Option(min=1, help="number of trials to add; default: none, for use after you have raised a limit"),
     ] = None,
+    ray_address: RayAddress = None,
 ) -> None:
     """Run an ended experiment again, if its limits allow more trials, and wait until it has ended.
 
@@ -161,14 +161,20 @@ def continue_(
     if settings.address is not None:
         from tuner.cli.service.experiments import connected
 
+        _refuse_for_service(ray_address)
         with connected(settings, settings.address) as client:
             answer = client.experiment(experiment).continue_(num_samples)
         named = answer.id if experiment == answer.id else f"{experiment} ({answer.id})"
         print(printable(f"asked to continue {named}, which is {answer.state}"))
         return
-    from tuner.sdk.saved import load
+    from tuner.sdk.saved import read
 
-    _finish(load(experiment).add(num_samples))
+    _finish(read(experiment, log=False, ray_address=ray_address).add(num_samples))
+
+
+def _refuse_for_service(ray_address: str | None) -> None:
+    if ray_address is not None:
+        raise SpecError("--ray-address is for a search that this machine drives; the service uses its own Ray")
 
 
 @group.command(cls=OnNeither)

@@ -318,12 +318,12 @@ def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:
 def result(settings: Settings, experiment: str, log: bool = False) -> Result:
     """Return the result of an experiment as it is now.
 
-    log: True if the decisions or the histories of the trials are needed, which take most of the time to read from this home.
+    log: True if the decisions or the histories of the trials are needed, which take most of the time to read.
     """
     if settings.address is None:
         return read(experiment, log=log)
     with connected(settings, settings.address) as client:
-        return client.experiment(experiment).result()
+        return client.experiment(experiment).result(log=log)
 
 
 def best(found: Result) -> Row | None:

@@ -66,7 +66,7 @@ def schedule_of(settings: Settings, called: str, number: int | None = None) -> s
             called, number = trial.experiment_id, trial.number
         elif number is not None:
             numbered_of(client, called, number)
-        found = client.experiment(called).result().schedule(number)
+        found = client.experiment(called).result(log=False).schedule(number)
     return explain.one_a_line([{name: value for name, value in row.items() if name != "config"} for row in found])
 
 

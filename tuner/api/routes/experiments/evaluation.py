@@ -298,4 +298,5 @@ async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, D
         )
         return answer(schemas.Replay.of(found))
 
-    return await here.off_the_pool(work)
+    async with here.replaying:
+        return await here.off_the_pool(work)
