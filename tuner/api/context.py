@@ -52,9 +52,8 @@ class Context:
     checker: EntrypointChecker = field(default_factory=EntrypointChecker)
     project: str | None = None  # the only project that the caller may see; None: all projects
     ending: threading.Event = field(default_factory=threading.Event)
-    replaying: asyncio.Lock = field(
-        default_factory=asyncio.Lock
-    )  # several replays at once would delay all other requests
+    # Several replays at once would delay all other requests.
+    replaying: asyncio.Lock = field(default_factory=asyncio.Lock)
     tail: Tail = field(init=False)
     importances: Importances = field(init=False)
     readiness: Readiness = field(init=False)
