@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 import httpx
 import psutil
+
+from tuner.hosts.ray import head
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 150.0
@@ -162,7 +165,9 @@ class Service:
         """End the service and everything that was started with its home."""
         with contextlib.suppress(Exception):
             self.end()
-        self.stop()
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        while left := self.processes():  # a process may have started another one meanwhile
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
+        shutil.rmtree(head._scratch(self.home), ignore_errors=True)

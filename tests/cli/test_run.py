@@ -19,6 +19,7 @@ from tuner.cli.commands import app
 from tuner.cli.run import run_status, run_target, workers_of
 from tuner.domain.experiment import Limits, Scaling
 from tuner.errors import EntrypointError, SpecError
+from tuner.hosts.scripts import local_host
 from tuner.sdk.run import Result
 from tuner.settings import Settings
 from tuner.store import Store
@@ -175,7 +176,7 @@ def test_the_files_of_each_trial_are_where_the_docs_say(
     try:
         result = run(tmp_path, WRITES, ["{lr}", output], ["lr=uniform(0,1)"], **options)
     finally:
-        tuner.shutdown()
+        local_host.shutdown()  # `tuner.shutdown` would also end the Ray that other tests share
     [said] = re.findall(r"trial 3 are in `~/\.tuner/(\S+)`", (ROOT / "docs" / "scripts.md").read_text())
     for trial in result.trials:
         place = said.replace("EXPERIMENT", result.experiment_id).replace("00003", f"{trial.number:05d}")
@@ -184,10 +185,12 @@ def test_the_files_of_each_trial_are_where_the_docs_say(
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.usefixtures("private_ray")
-def test_a_function_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "functions_of_a_file.py"
-    path.write_text("FACTOR = 3\ndef train(config):\n    return FACTOR * config['x']\n")
+def test_a_function_of_a_file(private_ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once `tuner run` has added the folder of the file, `sys.path` is what the shared Ray was started with."""
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(private_ray)])
+    path = private_ray / "functions_of_a_file.py"
+    path.write_text("import beside_it\ndef train(config):\n    return beside_it.FACTOR * config['x']\n")
+    path.with_name("beside_it.py").write_text("FACTOR = 3\n")
     options = {"metric": "loss", "mode": "min", "num_samples": 1, "verbose": 0}
     result = run_target(f"{path}:train", [], ["x=choice(7)"], None, options)
     assert result.best_value == 21.0

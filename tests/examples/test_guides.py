@@ -18,6 +18,7 @@ import torch
 
 import tuner
 from tuner.cli.run import run_target
+from tuner.hosts.scripts import local_host
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(<!-- runs: [^\n]* -->\n)?```python\n(.*?)```", re.DOTALL)
@@ -115,7 +116,7 @@ def test_the_fragments_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.
     try:
         run_fragments(name, tmp_path, monkeypatch, executor="local")
     finally:
-        tuner.shutdown()
+        local_host.shutdown()  # `tuner.shutdown` would also end the Ray that other tests share
 
 
 @pytest.mark.ray
@@ -161,7 +162,7 @@ def test_the_script_of_the_page_about_scripts(tmp_path: Path, monkeypatch: pytes
     try:
         result = run_target(str(script), ["{lr}"], ["lr=uniform(0,1)"], None, options)
     finally:
-        tuner.shutdown()
+        local_host.shutdown()  # `tuner.shutdown` would also end the Ray that other tests share
     assert [trial.error for trial in result.trials] == [None]
     assert result.best_checkpoint is not None
     tuner.torch.load_model(result.best_checkpoint, torch.nn.Linear(2, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,49 +52,86 @@ UNFINISHED = [name for name, state in EXPECTED.items() if state in ("paused", "r
 @pytest.fixture
 def old_url(tmp_path: Path) -> str:
     """Return the URL of a copy of the old database, with the tables that it was written with."""
-    path = tmp_path / "tuner.db"
+    return unpacked(tmp_path)
+
+
+def unpacked(folder: Path) -> str:
+    path = folder / "tuner.db"
     path.write_bytes(gzip.decompress(OLD.read_bytes()))
     return f"sqlite:///{path}"
 
 
+def copied_to_postgres(old_url: str, url: str) -> None:
+    """Copy the rows of the old database into PostgreSQL, into the tables of their revision."""
+    source, target = connect(old_url), connect(url)
+    config = Config()
+    config.set_main_option("script_location", str(scripts()))
+    with source.connect() as rows, target.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, WRITTEN_AT)
+        tables = MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            if table.name != "alembic_version":
+                found = [dict(row) for row in rows.execute(text(f"SELECT * FROM {table.name}")).mappings()]
+                if found:
+                    connection.execute(insert(table), found)
+                for column in table.primary_key.columns:
+                    if column.name == "id":
+                        connection.execute(text(ADVANCE_ID.format(table=table.name)))
+    source.dispose()
+    target.dispose()
+
+
+@pytest.fixture(scope="module")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of the old database after the migration. Each test gets a copy."""
+    folder = tmp_path_factory.mktemp("migrated")
+    with Store.open(unpacked(folder)) as store:
+        store.migrate()
+    return folder / "tuner.db"
+
+
+@pytest.fixture(scope="module")
+def migrated_postgres(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Migrate the old database in PostgreSQL, and yield the name of the database. Each test gets a copy."""
+    import psycopg
+
+    name = "written_before"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            url = make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
+            copied_to_postgres(unpacked(tmp_path_factory.mktemp("old")), url)
+            with Store.open(url) as store:
+                store.migrate()
+            yield name
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.fixture
-def old_postgres_url(old_url: str, postgres_server: str) -> Iterator[str]:
-    """Copy the rows of the old database into PostgreSQL, into the tables of their revision, and yield the URL."""
+def upgraded_sqlite(migrated_sqlite: Path, tmp_path: Path) -> str:
+    path = tmp_path / "tuner.db"
+    shutil.copy(migrated_sqlite, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def upgraded_postgres(migrated_postgres: str, postgres_server: str) -> Iterator[str]:
     import psycopg
 
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE written_before")
-    url = make_url(postgres_server).set(database="written_before").render_as_string(hide_password=False)
-    try:
-        source, target = connect(old_url), connect(url)
-        config = Config()
-        config.set_main_option("script_location", str(scripts()))
-        with source.connect() as rows, target.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, WRITTEN_AT)
-            tables = MetaData()
-            tables.reflect(connection)
-            for table in tables.sorted_tables:
-                if table.name != "alembic_version":
-                    found = [dict(row) for row in rows.execute(text(f"SELECT * FROM {table.name}")).mappings()]
-                    if found:
-                        connection.execute(insert(table), found)
-                    for column in table.primary_key.columns:
-                        if column.name == "id":
-                            connection.execute(text(ADVANCE_ID.format(table=table.name)))
-        source.dispose()
-        target.dispose()
-        yield url
-    finally:
-        with psycopg.connect(postgres_server, autocommit=True) as connection:
-            connection.execute("DROP DATABASE written_before WITH (FORCE)")
+        connection.execute(f"CREATE DATABASE upgraded TEMPLATE {migrated_postgres}")
+        try:
+            yield make_url(postgres_server).set(database="upgraded").render_as_string(hide_password=False)
+        finally:
+            connection.execute("DROP DATABASE upgraded WITH (FORCE)")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def upgraded(request: pytest.FixtureRequest) -> Iterator[Store]:
-    url = request.getfixturevalue("old_url" if request.param == "sqlite" else "old_postgres_url")
-    with Store.open(url) as store:
-        store.migrate()
+    with Store.open(request.getfixturevalue(f"upgraded_{request.param}")) as store:
         yield store
 
 

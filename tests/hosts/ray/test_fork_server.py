@@ -119,6 +119,29 @@ def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer
     until("the end of the worker, which leaves no zombie", lambda: not psutil.pid_exists(found["pid"]))
 
 
+FIRST_TASK = """
+import json, os, sys
+from types import SimpleNamespace
+from ray.util import serialization_addons
+before = set(sys.modules)
+register = lambda *given, **named: None
+serialization_addons.apply(SimpleNamespace(_register_cloudpickle_serializer=register, _register_cloudpickle_reducer=register))
+print(json.dumps({"parent": os.getppid(), "imported": sorted({name.partition(".")[0] for name in sys.modules.keys() - before})}))
+"""
+"""Does what Ray does in a worker before its first task."""
+
+
+def test_a_worker_has_imported_what_ray_needs_for_its_first_task(
+    serving: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but pyarrow, which starts a thread. Each worker imported the rest by itself, which took half of its start."""
+    monkeypatch.setattr(sys.modules[__name__], "WORKER", FIRST_TASK)
+    found = ask(tmp_path, "--runtime-env-hash=0")
+    assert found["parent"] == serving.pid
+    assert found["imported"] == ["pyarrow"]
+    assert len(psutil.Process(serving.pid).threads()) == 1
+
+
 def test_a_worker_finds_the_packages_beside_an_installed_tuner(
     raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
