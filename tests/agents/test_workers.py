@@ -427,7 +427,8 @@ def test_a_user_cancels_a_trial_of_an_agent_between_milestones(
     sqlite_service: AgentService, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sqlite_service
-    name = service.create(space=SPACE, num_samples=1, checkpoint={"interval_s": None, "keep_best": 0})
+    limits = {"stop_grace_s": 60}  # otherwise the service would end the lease of an agent that trains on
+    name = service.create(space=SPACE, num_samples=1, limits=limits, checkpoint={"interval_s": None, "keep_best": 0})
     begun: list[float] = []
 
     def cancel() -> None:
@@ -439,6 +440,7 @@ def test_a_user_cancels_a_trial_of_an_agent_between_milestones(
     threading.Thread(target=cancel, daemon=True).start()
     output = run_agent(service, name, "job:train", lease_s=2.0)
     assert service.ended(name)["state"] == "cancelled", output
+    assert service.trials(name)[0]["iteration"] < 9, "it trained to the end, although it was asked to stop"
     assert time.monotonic() - begun[0] < 15
 
 

@@ -158,7 +158,7 @@ def search(scheduler: Any, seed: int, full: float = 8, **more: Any) -> Simulatio
 
 
 def test_it_beats_asha_with_half_of_the_training() -> None:
-    seeds = range(2)
+    seeds = range(3)  # no seed alone decides
     ours = [search("freeze_thaw", s, 8).best_value for s in seeds]
     theirs = [search({"type": "asha", "reduction_factor": 3}, s, 16, search_alg="random").best_value for s in seeds]
     assert statistics.mean(ours) < statistics.mean(theirs)  # type: ignore[type-var]
