@@ -312,6 +312,14 @@ def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path, monkeypatch
         store.migrate()
     assert f"unable to open database file; this user may not write to {path}: " in str(error.value)
 
+    def refused(*args: object, **options: object) -> os.stat_result:  # as in a folder that this user may not enter
+        raise PermissionError(13, "Permission denied")
+
+    with Store.open(f"sqlite:///{path}") as store, monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refused)
+        with pytest.raises(StoreUnavailable, match="unable to open database file"):
+            store.migrate()
+
 
 def test_only_its_user_can_read_a_database_in_the_users_own_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

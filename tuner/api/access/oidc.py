@@ -23,7 +23,7 @@ import httpx
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc import jwt
-from joserfc.errors import ClaimError, JoseError
+from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from tuner.api.access.auth import Identity
@@ -194,7 +194,7 @@ class Provider:
         except (JoseError, ValueError) as error:
             clocks = (  # the token comes from the provider directly, so it is new
                 f"; compare the clocks of the service and the provider, which may differ by at most {LEEWAY_S} s"
-                if isinstance(error, ClaimError) and error.claim in ("exp", "iat", "nbf")
+                if isinstance(error, ExpiredTokenError | InvalidClaimError) and error.claim in ("exp", "iat", "nbf")
                 else ""
             )
             raise SignInRefused(f"the provider sent an ID token that is not valid: {_words(error)}{clocks}") from error

@@ -114,7 +114,7 @@ def _not_allowed(engine: Engine) -> str:
         return ""
     path = Path(str(engine.url.database))
     for place in (path, path.parent):  # SQLite needs the folder for its write-ahead log
-        if place.exists() and not os.access(place, os.W_OK):
+        if os.path.exists(place) and not os.access(place, os.W_OK):
             return f"; this user may not write to {place}: allow it, or set TUNER_HOME or TUNER_DATABASE_URL to another place"
     return ""
 
