@@ -201,7 +201,7 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
     (package / "train.py").write_text("import sys\nfrom . import FACTOR\nprint(f'loss={FACTOR * int(sys.argv[2])}')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    options = ["--param", "x=choice(7)", "--num-samples", "1", "--executor", "local"]
+    options = ["--param", "x=choice(7)", "--num-samples", "1", "--executor", "local", "--working-dir", "trial"]
     done = CliRunner().invoke(app, ["run", *options, "-m", "package_of_tuner_run.train", "--x", "{x}"])
     assert done.exit_code == 0, done.output
     (found,) = tuner.experiments("package_of_tuner_run.train")

@@ -384,6 +384,9 @@ class _Run:
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
         environment["PYTHONIOENCODING"] = "utf-8:backslashreplace"  # logs are UTF-8, whatever the locale
+        if self._script.source is None:  # the working directory may be one of the trial's own
+            places = (os.environ.get("TUNE_ORIG_WORKING_DIR"), os.environ.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
         if self._session.context.world_size == 1:  # with several ranks, the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
