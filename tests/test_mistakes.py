@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import optuna
@@ -92,13 +93,19 @@ def test_a_first_argument_that_is_a_parameter_is_wondered_at() -> None:
         return lr * width
 
     def whole(lr: dict[str, Any]) -> Any:
-        return lr["lr"]
+        return sorted(lr)
+
+    @functools.wraps(train)
+    def unpacking(config: dict[str, Any]) -> Any:
+        return train(**config)
 
     with pytest.warns(UserWarning, match=r"whole configuration.* lr: write def train\(config\), and config\[.lr.\]"):
         cautions.warn_of_first_argument(train, {"lr": tuner.uniform(0, 1)})
     cautions.warn_of_first_argument(train, {"lr": {"start": tuner.uniform(0, 1)}})
     cautions.warn_of_first_argument(train, {"width": tuner.choice([1, 2])})
     cautions.warn_of_first_argument(whole, {"lr": tuner.uniform(0, 1)})
+    cautions.warn_of_first_argument(lambda lr: lr["lr"], {"lr": tuner.uniform(0, 1)})
+    cautions.warn_of_first_argument(unpacking, {"lr": tuner.uniform(0, 1)})
     cautions.warn_of_first_argument(lambda config: config, {"config": tuner.choice(["a.yaml", "b.yaml"])})
 
 

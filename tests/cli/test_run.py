@@ -204,8 +204,8 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
     (package / "train.py").write_text("import sys\nfrom . import FACTOR\nprint(f'loss={FACTOR * int(sys.argv[2])}')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    options = ["--param", "x=choice(7)", "--num-samples", "1", "-m", "package_of_tuner_run.train", "--x", "{x}"]
-    done = CliRunner().invoke(app, ["run", *options])
+    options = ["--param", "x=choice(7)", "--num-samples", "1", "--executor", "local", "--working-dir", "trial"]
+    done = CliRunner().invoke(app, ["run", *options, "-m", "package_of_tuner_run.train", "--x", "{x}"])
     assert done.exit_code == 0, done.output
     (found,) = tuner.experiments("package_of_tuner_run.train")
     assert found.best_value == 21.0
@@ -410,6 +410,8 @@ def test_a_search_without_a_service_is_continued_and_its_trial_retried(
     with Store.open(Settings.from_env().database_url) as store, store._database.write() as cursor:
         cursor.execute("UPDATE experiment SET thinned_at = 1 WHERE public_id = ?", (retried.experiment_id,))
     refused = str(CliRunner().invoke(app, ["resume", "failing"]).exception)
+    with Store.open(Settings.from_env().database_url) as store, store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET thinned_at = NULL")  # the home is that of later tests, too
     assert "cannot be continued: most points of the experiment's curves were deleted on 1970-01-01" in refused
     assert "a fork of it can run" in refused
     assert "`tuner" not in refused, "it had advised commands that are refused"

@@ -128,7 +128,7 @@ def _module(target: str, arguments: Sequence[str], pattern: str | None, options:
     if found is None:
         raise EntrypointError(f"there is no module {target} in {here} or among the packages", "/trainable")
     _check_pattern(pattern, options)
-    return Script(target, b"", tuple(arguments), options["metric"], pattern, _grace_s(options), is_module=True)
+    return Script(target, None, tuple(arguments), options["metric"], pattern, _grace_s(options))
 
 
 def _check_pattern(pattern: str | None, options: Mapping[str, Any]) -> None:

@@ -45,10 +45,12 @@ def warn_of_first_argument(function: Any, space: Any) -> None:
     """Warn of a function whose first argument has the name of a parameter: it gets the whole configuration there."""
     if not inspect.isfunction(function) or not isinstance(space, Mapping):
         return
-    first = next(iter(inspect.signature(function).parameters.values()), None)
+    first = next(iter(inspect.signature(function, follow_wrapped=False).parameters.values()), None)
     if first is None or first.name not in space or first.name == "config" or isinstance(space[first.name], Mapping):
         return
     if re.search("dict|mapping", str(first.annotation), re.IGNORECASE):
+        return
+    if first.name in function.__code__.co_consts:  # as in lr["lr"]
         return
     warnings.warn(
         f"{function.__name__} gets the whole configuration, a dict, as its first argument, which has the name of a parameter, "

@@ -438,6 +438,13 @@ def test_workers_without_the_file_run_what_was_sent(tmp_path: Path, begin: Start
     assert [report.metrics for report in driver.reports] == [{"loss": 2.0}]
 
 
+def test_scripts_that_databases_have_can_still_be_run() -> None:
+    """Restore a script from the state that its pickles have had: a field that is added to it would be missing."""
+    old = Script.__new__(Script)
+    old.__setstate__(["/nowhere/train", b"", ("--lr", "{lr}"), "loss", None, 10.0, ()])  # type: ignore[attr-defined]
+    assert old == Script("/nowhere/train", b"", ("--lr", "{lr}"), "loss")
+
+
 def test_the_script_ends_with_its_rank(tmp_path: Path) -> None:
     """A rank that is killed, here a plain process, takes its script with it."""
     path = tmp_path / "train.py"

@@ -79,7 +79,9 @@ class ScriptFailed(RuntimeError):
 class Script:
     """A script to run as a trial, with the templates of its arguments.
 
-    path: the path of the script, or the name of a module. Workers that lack this file run `source`, a copy of its content.
+    path: the path of the script, or the name of a module.
+    source: a copy of the script's content, which workers that lack the file run. None: `path` names a module, which is run as
+        `python -m` does; workers must be able to import it.
     arguments: the arguments, such as ``--lr`` and ``{lr}``. A name in braces is replaced by the parameter's value.
     metric: the objective.
     pattern: a regular expression that finds metrics in stdout. If None, metrics are found in lines of the default
@@ -88,13 +90,12 @@ class Script:
     """
 
     path: str
-    source: bytes = field(repr=False)
+    source: bytes | None = field(repr=False)
     arguments: tuple[str, ...]
     metric: str
     pattern: str | None = None
     grace_s: float = 10.0
     imports: tuple[str, ...] = ()  # the modules that the script imports; the user's own are sent to a service
-    is_module: bool = False  # True to run `path` as `python -m` does; workers must be able to import it
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Run the script until it exits. If it fails, raise ScriptFailed with the last lines of its stderr."""
@@ -108,15 +109,15 @@ class Script:
         """Return the command line that runs the script with this configuration."""
         values = {TRIAL_DIR: trial_dir, **_flat(config)}
         arguments = [filled(argument, values) for argument in self.arguments]
-        if self.is_module:
+        if self.source is None:
             return [sys.executable, "-m", self.path, *arguments]
-        path = self.path if os.path.isfile(self.path) else self._unpacked(trial_dir)
+        path = self.path if os.path.isfile(self.path) else self._unpacked(trial_dir, self.source)
         return [*([sys.executable] if path.endswith(".py") else []), path, *arguments]
 
-    def _unpacked(self, folder: str) -> str:
+    def _unpacked(self, folder: str, source: bytes) -> str:
         path = os.path.join(folder, os.path.basename(self.path))
         with open(path, "wb") as file:
-            file.write(self.source)
+            file.write(source)
         os.chmod(path, 0o755)
         return path
 
@@ -383,6 +384,9 @@ class _Run:
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, FOLDER: self._folder, "PYTHONUNBUFFERED": "1"}
         environment["PYTHONIOENCODING"] = "utf-8:backslashreplace"  # logs are UTF-8, whatever the locale
+        if self._script.source is None:  # the working directory may be one of the trial's own
+            places = (os.environ.get("TUNE_ORIG_WORKING_DIR"), os.environ.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
         if self._session.context.world_size == 1:  # with several ranks, the scripts use the store that the ranks share
             environment = {name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
