@@ -40,14 +40,9 @@ LOOK_S = 1.0
 """Seconds between two checks that the starter is alive, and the timeout in seconds for a client to send its request."""
 HOST = ("tuner.hosts.host",)
 """The modules of driver hosts. The server imports them while Ray is being started."""
-SERIALIZERS = (
-    "ray._common.pydantic_compat",
-    "pydantic.v1",
-    "starlette.datastructures",
-    "ray._private.arrow_serialization",
-)
-"""The modules that Ray imports in each worker before its first task, to register serializers. Ray also imports pyarrow, which
-the server must not import, because pyarrow starts a thread."""
+SERIALIZERS = ("pydantic.v1", "starlette.datastructures")
+"""The packages whose serializers Ray registers in each worker before its first task, and imports for that. Ray also imports
+pyarrow, which the server must not import, because pyarrow starts a thread."""
 RAY = ("ray", *SERIALIZERS, "tuner.hosts.ray_executor", "tuner.hosts.actor", "tuner.trials.runtime.ray_rank")
 """The modules of driver hosts and ranks on Ray. Ray reads its settings from the environment when it is imported, and one of
 them is the raylet's process id. So the server imports these modules once the raylet has been started."""
