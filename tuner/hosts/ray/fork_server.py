@@ -40,8 +40,16 @@ LOOK_S = 1.0
 """Seconds between two checks that the starter is alive, and the timeout in seconds for a client to send its request."""
 HOST = ("tuner.hosts.host",)
 """The modules of driver hosts. The server imports them while Ray is being started."""
-SERIALIZERS = ("pydantic.v1", "starlette.datastructures")
-"""The packages whose serializers Ray registers in each worker before its first task, and imports for that. Ray also imports
+SERIALIZERS = (
+    "pydantic.v1",
+    "pydantic.fields",
+    "pydantic.functional_validators",
+    "pydantic.types",
+    "pydantic.deprecated.class_validators",
+    "pydantic.deprecated.config",
+    "starlette.datastructures",
+)
+"""The modules for which Ray registers serializers in each worker before its first task, and imports for that. Ray also imports
 pyarrow, which the server must not import, because pyarrow starts a thread."""
 RAY = ("ray", *SERIALIZERS, "tuner.hosts.ray_executor", "tuner.hosts.actor", "tuner.trials.runtime.ray_rank")
 """The modules of driver hosts and ranks on Ray. Ray reads its settings from the environment when it is imported, and one of
