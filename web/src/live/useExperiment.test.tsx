@@ -1,7 +1,7 @@
 import { focusManager, QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { api } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, Series, Trial } from "../api/types";
 import { STEP } from "../curves/across";
@@ -43,7 +43,13 @@ const row = (state: string, last_event_seq: number, revision = 0) =>
     objectives: [],
   }) as unknown as Experiment;
 
+// On a busy machine, a real timer may run long after its time, and what it starts after the test has looked.
+beforeEach(() => {
+  vi.useFakeTimers({ shouldAdvanceTime: true });
+});
+
 afterEach(() => {
+  vi.useRealTimers();
   vi.restoreAllMocks();
   vi.unstubAllGlobals();
 });
@@ -64,7 +70,7 @@ async function opened(state = "running", last_event_seq = 10, client = new Query
   /** Watch the answer to a request about the trial, as an open panel does. */
   const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>, staleTime = 0) =>
     renderHook(() => useQuery({ queryKey, queryFn, staleTime }), { wrapper });
-  const wait = (ms: number) => act(() => new Promise((resolve) => setTimeout(resolve, ms)));
+  const wait = (ms: number) => act(() => vi.advanceTimersByTimeAsync(ms));
   return { client, read, result, state: stateNow, answer, wait, watch };
 }
 
@@ -128,36 +134,26 @@ describe("an open experiment", () => {
   });
 
   it("is shown as running again if somebody continues it, with all that was logged since its end", async () => {
-    vi.useFakeTimers({ shouldAdvanceTime: true });
-    try {
-      const { read, state, answer } = await opened();
-      read.mockResolvedValue(row("completed", 20));
-      answer(row("completed", 20));
-      await act(() => vi.advanceTimersByTimeAsync(100));
-      answer(row("completed", 20)); // the answer to the request, before a driver takes it up
-      read.mockResolvedValue(row("running", 31));
-      await act(() => vi.advanceTimersByTimeAsync(4000));
-      expect(state()).toBe("running");
-      expect(Source.opened.at(-1)).toMatch(/\b20$/);
-    } finally {
-      vi.useRealTimers();
-    }
+    const { read, state, answer } = await opened();
+    read.mockResolvedValue(row("completed", 20));
+    answer(row("completed", 20));
+    await act(() => vi.advanceTimersByTimeAsync(100));
+    answer(row("completed", 20)); // the answer to the request, before a driver takes it up
+    read.mockResolvedValue(row("running", 31));
+    await act(() => vi.advanceTimersByTimeAsync(4000));
+    expect(state()).toBe("running");
+    expect(Source.opened.at(-1)).toMatch(/\b20$/);
   });
 
   it("follows it from its end on if it had ended when the page was opened", async () => {
-    vi.useFakeTimers({ shouldAdvanceTime: true });
-    try {
-      const before = Source.opened.length;
-      const { client, read, result } = await opened("completed", 20);
-      read.mockResolvedValue(row("running", 31));
-      await act(() => vi.advanceTimersByTimeAsync(4000));
-      expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state).toBe("running");
-      expect(result.current.experiment.data!.state).toBe("running");
-      expect(Source.opened.slice(before)).toHaveLength(1);
-      expect(Source.opened.at(-1)).toMatch(/\b20$/);
-    } finally {
-      vi.useRealTimers();
-    }
+    const before = Source.opened.length;
+    const { client, read, result } = await opened("completed", 20);
+    read.mockResolvedValue(row("running", 31));
+    await act(() => vi.advanceTimersByTimeAsync(4000));
+    expect(client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state).toBe("running");
+    expect(result.current.experiment.data!.state).toBe("running");
+    expect(Source.opened.slice(before)).toHaveLength(1);
+    expect(Source.opened.at(-1)).toMatch(/\b20$/);
   });
 
   it("knows the newest event if a change has no row of the experiment", async () => {
@@ -168,18 +164,13 @@ describe("an open experiment", () => {
   });
 
   it("opens another stream if the experiment continues, but its stream is silent", async () => {
-    vi.useFakeTimers({ shouldAdvanceTime: true });
-    try {
-      const { read } = await opened();
-      const before = Source.opened.length;
-      read.mockResolvedValue(row("running", 25));
-      await act(() => vi.advanceTimersByTimeAsync(11_000));
-      expect(Source.opened).toHaveLength(before);
-      await act(() => vi.advanceTimersByTimeAsync(10_000));
-      expect(Source.opened.slice(before)).toEqual([expect.stringMatching(/after=10$/)]);
-    } finally {
-      vi.useRealTimers();
-    }
+    const { read } = await opened();
+    const before = Source.opened.length;
+    read.mockResolvedValue(row("running", 25));
+    await act(() => vi.advanceTimersByTimeAsync(11_000));
+    expect(Source.opened).toHaveLength(before);
+    await act(() => vi.advanceTimersByTimeAsync(10_000));
+    expect(Source.opened.slice(before)).toEqual([expect.stringMatching(/after=10$/)]);
   });
 
   it("reads the charts of an open trial once more when the trial ends", async () => {
@@ -326,7 +317,6 @@ describe("an open experiment", () => {
       expect(rows).toHaveBeenCalledTimes(inSight ? 6 : 0);
     } finally {
       focusManager.setFocused(undefined);
-      vi.useRealTimers();
     }
   });
 
@@ -357,30 +347,22 @@ describe("an open experiment", () => {
       <QueryClientProvider client={client}>{children}</QueryClientProvider>
     );
     vi.useFakeTimers();
-    try {
-      renderHook(() => useCurves(result.current, "loss", STEP), { wrapper });
-      await act(() => vi.advanceTimersByTimeAsync(100));
-      read.mockClear();
-      await act(() => vi.advanceTimersByTimeAsync(31_000));
-      expect(read).toHaveBeenCalledTimes(times);
-    } finally {
-      vi.useRealTimers();
-    }
+    renderHook(() => useCurves(result.current, "loss", STEP), { wrapper });
+    await act(() => vi.advanceTimersByTimeAsync(100));
+    read.mockClear();
+    await act(() => vi.advanceTimersByTimeAsync(31_000));
+    expect(read).toHaveBeenCalledTimes(times);
   });
 
   it("keeps only the newest decisions if the stream has brought very many", async () => {
     const { result } = await opened();
     vi.useFakeTimers();
-    try {
-      const decisions = Array.from({ length: 5001 }, (_, seq) => ({ ...DECISION, seq }));
-      void act(() => send({ since: 10, seq: 5010, decisions }));
-      await act(() => vi.advanceTimersByTimeAsync(1000));
-      expect(result.current.decisions.data!.items).toHaveLength(5001);
-      await act(() => vi.advanceTimersByTimeAsync(15_000));
-      expect(result.current.decisions.data!.items).toEqual([]);
-    } finally {
-      vi.useRealTimers();
-    }
+    const decisions = Array.from({ length: 5001 }, (_, seq) => ({ ...DECISION, seq }));
+    void act(() => send({ since: 10, seq: 5010, decisions }));
+    await act(() => vi.advanceTimersByTimeAsync(1000));
+    expect(result.current.decisions.data!.items).toHaveLength(5001);
+    await act(() => vi.advanceTimersByTimeAsync(15_000));
+    expect(result.current.decisions.data!.items).toEqual([]);
   });
 
   it("keeps the older decisions that the user has asked for, however many, unless there would be a gap", async () => {
