@@ -129,5 +129,14 @@ export default defineConfig({
     ],
     // In happy-dom, which has no layout, a dialog finds nothing that can have the focus, and prints its whole tree.
     onConsoleLog: (log) => !log.includes("use-focus-trap"),
+    // `make test` runs a test that failed once more (`--retry=1`), and lists such tests.
+    reporters: [
+      "default",
+      {
+        onTestCaseResult: (test) => {
+          if (test.diagnostic()?.flaky) console.log(`passed only at the second try: ${test.fullName}`);
+        },
+      },
+    ],
   },
 });
