@@ -79,9 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     _check_lanes(items)
     if "long" not in config.option.markexpr and not any("::" in argument for argument in config.args):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in set(long)]
+        long = {item for item in items if item.get_closest_marker("long")}
+        config.hook.pytest_deselected(items=list(long))
+        items[:] = [item for item in items if item not in long]
     files: dict[Path, set[str]] = {}
     for item in items:
         files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), item.keywords)
