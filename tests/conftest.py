@@ -42,9 +42,10 @@ from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
-# The time of an example depends on the load of the machine more than on the code.
-hypothesis.settings.register_profile("tuner", deadline=None)
-hypothesis.settings.load_profile("tuner")
+# The time of an example depends on the load of the machine more than on the code. `make test-long` tries many examples.
+hypothesis.settings.register_profile("short", deadline=None, max_examples=30)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=200)
+hypothesis.settings.load_profile("short")
 
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
