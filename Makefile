@@ -67,7 +67,7 @@ $(VENV)/.installed-long: $(VENV)/.installed
 	$(call install,dev$(,)long)
 	touch $@
 
-test-long: setup $(VENV)/.installed-long  ## run the long tests: several nodes, pages and examples as scripts, more kills, PostgreSQL as a second database
+test-long: setup $(VENV)/.installed-long  ## run the long tests: several nodes, pages and examples as scripts, more kills, more random examples, PostgreSQL as a second database
 	PYTHON=$(BIN)/python ./.ci/test-long
 
 coverage: setup  ## measure the share of lines and branches that the tests run

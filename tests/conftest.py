@@ -42,9 +42,10 @@ from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.usercode.entrypoints import EntrypointChecker
 
-# The time of an example depends on the load of the machine more than on the code.
-hypothesis.settings.register_profile("tuner", deadline=None)
-hypothesis.settings.load_profile("tuner")
+# The time of an example depends on the load of the machine more than on the code. `make test-long` tries many examples.
+hypothesis.settings.register_profile("short", deadline=None, max_examples=30)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=200)
+hypothesis.settings.load_profile("short")
 
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -79,9 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     _check_lanes(items)
     if "long" not in config.option.markexpr and not any("::" in argument for argument in config.args):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in set(long)]
+        long = {item for item in items if item.get_closest_marker("long")}
+        config.hook.pytest_deselected(items=list(long))
+        items[:] = [item for item in items if item not in long]
     files: dict[Path, set[str]] = {}
     for item in items:
         files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), item.keywords)

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import SPEC
 from tuner.experiment.specs.model import SpecModel
 
-quiet = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 WORDS = [
     "type",
@@ -120,7 +118,7 @@ async def test_any_json_at_all(client: httpx.AsyncClient, body: Any) -> None:
     await check(client, body)
 
 
-@settings(quiet, max_examples=60)
+@quiet
 @given(
     path=st.text(max_size=30),
     query=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),

@@ -29,7 +29,6 @@ def stream(seed: int, trials: int, ends: set[int], max_t: int, digits: int = 2) 
         yield number, at[number], round(rng.random(), digits)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     eta=st.sampled_from([2, 3, 4]),

@@ -22,7 +22,7 @@ def rung_of(iteration: int, eta: int) -> int:
     return rung
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@settings(suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3]), slots=st.integers(1, 5), samples=st.integers(3, 30))
 def test_whoever_is_promoted_is_in_the_top_of_its_rung_and_once(seed: int, eta: int, slots: int, samples: int) -> None:
     options = {"type": "asha_promotion", "reduction_factor": eta}

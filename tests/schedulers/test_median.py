@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedulers.driving import Drive, Feed, context
@@ -16,7 +16,6 @@ from tuner.errors import SpecError
 from tuner.schedulers import MedianStoppingRule
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     grace=st.sampled_from([0, 1, 3]),

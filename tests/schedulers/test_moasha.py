@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tuner
@@ -88,7 +88,6 @@ def test_trials_without_a_value_of_the_first_objective_stop_in_the_order_of_thei
         assert bool(feed.report(number, 1, -math.inf, {"size": float(number)})) == (number > 0)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3, 4]), digits=st.sampled_from([1, 6]))
 def test_with_one_objective_it_is_asha(seed: int, eta: int, digits: int) -> None:
     rng = random.Random(seed)
@@ -148,7 +147,6 @@ def slow_decision(entries: list[tuple[float, ...]], eta: int) -> bool:
     return entries[-1] not in top
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3]))
 def test_decisions_follow_the_definition(seed: int, eta: int) -> None:
     rng = random.Random(seed)

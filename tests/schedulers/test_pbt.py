@@ -55,7 +55,6 @@ def test_the_papers_toy_problem(seed: int, synch: bool) -> None:
     assert {e.trial for e in exploits} == {0, 1}
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     members=st.integers(2, 12),

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedulers.driving import SPACE, Drive, context
@@ -63,7 +63,6 @@ class Fed:
         return self.stopper.decide(number, self.trials)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     std=st.sampled_from([0.02, 0.1, 0.3]),
@@ -84,7 +83,6 @@ def test_trial_plateau_is_rays(
             assert bool(ours.report(number, iteration, m=value)) == bool(theirs(str(number), {"m": value}))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     std=st.sampled_from([0.01, 0.05]),

@@ -16,7 +16,7 @@ from tuner.errors import SpecError
 from tuner.space import Space
 from tuner.space.values import same
 
-relaxed = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @relaxed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tuner
@@ -127,7 +127,6 @@ DOMAINS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), DOMAINS), min_size=1, max_size=4), st.integers(0, 2**32))
 def test_whatever_is_carried_lies_in_the_present_space(spaces: list[dict[str, Any]], seed: int) -> None:
     now = revisions(*spaces)

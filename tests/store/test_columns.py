@@ -257,7 +257,7 @@ def test_whole_numbers_that_no_float_can_hold_are_sorted_as_texts(sqlite_store: 
 values = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-1, 1) | st.sampled_from(["a", "b", "1"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(params=st.lists(values, min_size=1, max_size=12), size=st.integers(1, 5), descending=st.booleans())
 def test_pages_are_the_whole_in_order(sqlite_store: Store, params: list[Any], size: int, descending: bool) -> None:
     made, epoch, trials = begin(sqlite_store, len(params))
@@ -310,7 +310,7 @@ def test_trials_that_violate_the_constraints_come_after_the_others(store: Store)
     assert store.trials.sample_numbers(made, MIN, 2) == [1, 6]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(
         st.tuples(st.none() | st.integers(-3, 3).map(float), st.none() | st.booleans()), min_size=1, max_size=12

@@ -135,9 +135,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(batches=logs(), reopen=st.booleans())
 def test_load_gives_back_what_commit_got(
     store: Store, database_url: str, batches: list[list[Entry]], reopen: bool

@@ -26,21 +26,21 @@ async def proposals() -> AsyncIterator[Proposals]:
     await made.close()
 
 
-@pytest.mark.parametrize("kind", ["tpe", "cmaes", "nsgaii"])
 async def test_the_helper_answers_as_the_searcher_would_here(
-    proposals: Proposals, kind: str, monkeypatch: pytest.MonkeyPatch
+    proposals: Proposals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trials run, pause, stop and fail between the questions, and more have changed than are sent at once."""
     monkeypatch.setattr(module, "AT_ONCE", 3)
-    here, there = make({"type": kind}, task(FLAT)), make({"type": kind}, task(FLAT))
-    drive = Drive(task(FLAT))
-    drive.run(here, 20)
-    for _ in range(10):
-        number = len(drive.trials)
-        found = await proposals.suggest("exp_a", there, number, drive.trials)
-        drive.step(here)
-        assert found == drive.suggestions[-1]
-    assert len(proposals._shared._copies["exp_a"].live) < len(drive.trials), "trials that have ended are sent once"
+    for kind in ("tpe", "cmaes", "nsgaii"):
+        here, there = make({"type": kind}, task(FLAT)), make({"type": kind}, task(FLAT))
+        drive = Drive(task(FLAT))
+        drive.run(here, 20)
+        for _ in range(10):
+            number = len(drive.trials)
+            found = await proposals.suggest(f"exp_{kind}", there, number, drive.trials)
+            drive.step(here)
+            assert found == drive.suggestions[-1]
+        assert len(proposals._shared._copies[f"exp_{kind}"].live) < number, "ended trials are sent once"
 
 
 async def test_a_parameter_is_drawn_as_it_would_be_here(proposals: Proposals) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config
 
 from tuner.trials.runtime.torch_state import TorchState
 
@@ -52,6 +51,8 @@ def settings() -> list[Any]:
 
 @pytest.fixture
 def state() -> Iterator[TorchState]:
+    import torch._inductor.config  # two seconds of CPU, which only the process that runs these tests spends
+
     found = TorchState(torch)
     yield found
     found.restore()
