@@ -38,6 +38,13 @@ def test_the_operators_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RayExecutor([BIG])._node_types() == [BIG]
 
 
+def test_a_reference_of_the_users_is_shared_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray refuses to put a reference, so each trial failed whose function gets one by `with_parameters`."""
+    monkeypatch.setattr(ray, "put", lambda value: pytest.fail("a reference was put"))
+    reference = ray.ObjectRef.from_random()
+    assert RayExecutor().share(reference) is reference
+
+
 def test_ray_keeps_a_function_once_however_often_it_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each proposal of a user's own searcher left a copy, which Ray's head node keeps as long as the service runs."""
     made: list[Callable[..., Any]] = []

@@ -430,7 +430,7 @@ def test_a_configuration_of_rllib_is_a_space() -> None:
 def test_a_request_may_depend_on_the_constants_of_the_space() -> None:
     alone = {"helpers": 0, "lr": tuner.uniform(0, 1)}
     assert run(WithHelpers, alone)["resources_per_worker"] == {"CPU": 2.0}
-    with pytest.raises(SpecError, match=r"3 bundles are not supported.*num_env_runners=0"):
+    with pytest.raises(SpecError, match=r"3 bundles are not supported.*max_concurrent_trials.*num_env_runners=0"):
         run(WithHelpers, {"lr": tuner.uniform(0, 1)})
     assert run(WithHelpers, {}, resources_per_worker={"CPU": 5.0})["resources_per_worker"] == {"CPU": 5.0}
     with pytest.raises(SpecError, match="3 bundles"):  # the check of the spec names the mistake in the space

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +123,19 @@ def test_a_function_must_take_a_configuration() -> None:
     with pytest.raises(EntrypointError, match="cannot be called with a configuration"):
         check_signature(lambda config, more: None)
     check_signature(partial(lambda config, more: None, more=1))
+
+
+def test_an_asynchronous_function_is_refused() -> None:
+    """Each trial failed, because the function had returned a coroutine."""
+
+    async def reports(config: dict[str, Any]) -> None: ...
+
+    async def yields(config: dict[str, Any]) -> AsyncIterator[float]:
+        yield 1.0
+
+    for function in (reports, partial(yields)):
+        with pytest.raises(EntrypointError, match="is asynchronous.*asyncio.run"):
+            check_signature(function)
 
 
 def test_a_module_that_is_missing_on_a_worker_is_named() -> None:

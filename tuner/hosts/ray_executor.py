@@ -106,8 +106,8 @@ class RayExecutor:
         return await asyncio.to_thread(function, *args)
 
     def share(self, value: Any) -> Any:
-        """Put the value into Ray's object store, and return the reference to it."""
-        return ray.put(value)
+        """Put the value into Ray's object store, and return the reference to it. A reference of the user's is returned itself."""
+        return value if isinstance(value, ray.ObjectRef) else ray.put(value)
 
     def offload(self, sys_path: Sequence[str], function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         """Call the function in a Ray task that needs no CPU. `sys_path` is not used: Ray's workers have the script's own."""

@@ -298,6 +298,7 @@ def _bundle(request: Any, explicit: bool) -> dict[str, Any]:
             return {}
         raise SpecError(
             f"requests for {len(request.bundles)} bundles are not supported; use num_workers and resources_per_worker. "
+            "Tasks and actors that a trial starts itself need none, but CPUs that no trial holds: set max_concurrent_trials. "
             "An RLlib algorithm needs only one bundle if the space has num_env_runners=0",
             "/trainable",
         )

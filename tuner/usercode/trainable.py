@@ -55,10 +55,15 @@ def by_value(
 
 
 def check_signature(function: Callable[..., Any]) -> None:
-    """Raise EntrypointError unless the function can be called with one argument, the configuration."""
+    """Raise EntrypointError unless an ordinary call of the function with one argument, the configuration, runs it."""
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
         raise EntrypointError(f"expected a function that takes the configuration, got {function!r}", "/trainable")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise EntrypointError(
+            f"{name} is asynchronous, and trials await nothing: pass an ordinary function that calls asyncio.run",
+            "/trainable",
+        )
     try:
         inspect.signature(function).bind({})
     except TypeError as error:

@@ -49,6 +49,10 @@ _SOCKET_OPTION = "--raylet_socket_name="
 _WORKER_OPTION = "--python_worker_command="
 _WORKER = "default_worker.py"
 _CLIENT = str(Path(__file__).with_name("fork_client.py"))
+_PATIENCE = "RAY_worker_register_timeout_seconds"
+_PATIENCE_S = "600"
+"""The seconds that a raylet waits for a worker to start. Ray's own 60 are too few on a busy machine: the raylet then forgets the
+worker, and if it forgets the first ones, `ray.init` never returns."""
 
 
 def temporary(folder: str) -> str:
@@ -133,8 +137,10 @@ def _start_nothing(node: Any, **options: Any) -> None:
 def _start_process(
     start: Callable[..., Any], server: ForkServer | None, command: Sequence[str], *args: Any, **options: Any
 ) -> Any:
-    """Call Ray's `start_ray_process`. In the command line of a raylet, replace the commands of its agent and its workers."""
+    """Call Ray's `start_ray_process`. For a raylet, replace the commands of its agent and its workers, and let it be patient."""
     sockets = [text.removeprefix(_SOCKET_OPTION) for text in command if text.startswith(_SOCKET_OPTION)]
+    if sockets and _PATIENCE not in os.environ:
+        options["env_updates"] = {**(options.get("env_updates") or {}), _PATIENCE: _PATIENCE_S}
     if server is None or not sockets or _ISOLATED in command:
         return start([_with_our_agents(argument) for argument in command], *args, **options)
     path = f"{sockets[0]}-forks"
