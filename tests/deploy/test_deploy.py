@@ -42,6 +42,28 @@ def test_ray_can_read_its_cluster_files(path: Path) -> None:
     validate_config(config)
     kinds = config["available_node_types"]
     assert config["head_node_type"] in kinds
+    if any(kind["min_workers"] < kind["max_workers"] for kind in kinds.values()):
+        (types,) = re.findall(r"TUNER_NODE_TYPES=(\S+)", "\n".join(config["head_start_ray_commands"]))
+        check_node_types(types, config)
+
+
+def check_node_types(setting: str, config: Any) -> None:
+    """Check that the service knows which nodes the autoscaler may add; otherwise it refuses the trials that need them."""
+    kinds = [kind for name, kind in config["available_node_types"].items() if name != config["head_node_type"]]
+    assert all(kind["resources"].get("CPU") for kind in kinds), "for other trials, Ray would not start such a node"
+    assert [(kind.resources, kind.most) for kind in Settings.from_env({"TUNER_NODE_TYPES": setting}).node_types] == [
+        ({name: kind["resources"][name] for name in ("CPU", "GPU") if name in kind["resources"]}, kind["max_workers"])
+        for kind in kinds
+    ]
+
+
+def check_kuberay_node_types(service: Any, cluster: Any) -> None:
+    """Compare what the service is told with what Ray's autoscaler for KubeRay takes from the cluster."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    cluster["metadata"].setdefault("namespace", "ml")  # the operator fills it in
+    env = {one["name"]: one.get("value") for one in service["spec"]["template"]["spec"]["containers"][0]["env"]}
+    check_node_types(env["TUNER_NODE_TYPES"], _derive_autoscaling_config_from_ray_cr(cluster))
 
 
 def test_the_image_is_well_made() -> None:
@@ -64,7 +86,9 @@ def test_kubernetes_can_read_the_service() -> None:
 
 
 def test_kuberay_can_read_the_cluster() -> None:
-    kuberay_can_read(yaml.safe_load((DEPLOY / "kubernetes" / "raycluster.yaml").read_text()))
+    cluster = yaml.safe_load((DEPLOY / "kubernetes" / "raycluster.yaml").read_text())
+    kuberay_can_read(cluster)
+    check_kuberay_node_types(next(yaml.safe_load_all((DEPLOY / "kubernetes" / "tuner.yaml").read_text())), cluster)
 
 
 def kuberay_can_read(cluster: Any) -> None:
@@ -149,7 +173,9 @@ EVERYTHING = {
                 "annotations": {"cert-manager.io/issuer": "us"}},
     "ray": {"idleTimeoutSeconds": 2_000_000,
             "workers": [{"name": "cpu", "min": 1, "max": 2, "resources": {"requests": {"cpu": "4"}}, "sharedMemory": "1Gi",
-                         "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}]},
+                         "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "spot", "operator": "Exists"}]},
+                        {"name": "amd", "min": 0, "max": 3, "sharedMemory": "1Gi",
+                         "resources": {"requests": {"cpu": 2}, "limits": {"cpu": "3500m", "amd.com/gpu": 2}}}]},
 }  # fmt: skip
 
 
@@ -173,6 +199,7 @@ def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path
     check_pods([*documents, token])
     for each in documents:
         if each["kind"] == "RayCluster":
+            cluster = each
             kuberay_can_read(each)
             head = f"{each['metadata']['name']}-head-svc:6379"
         else:
@@ -181,6 +208,7 @@ def test_helm_renders_what_kubernetes_and_kuberay_can_read(values: Any, tmp_path
         checked(BIN / "kubernetes-validate", "--strict", file)
     (service,) = (each for each in documents if each["kind"] == "Deployment")
     assert head in service["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    check_kuberay_node_types(service, cluster)
     secrets = [
         [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", [])] for pod in pods(documents)
     ]

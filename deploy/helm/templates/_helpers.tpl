@@ -52,3 +52,22 @@ env:
   - {name: {{ $name }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}
   {{- end }}
 {{- end }}
+
+{{/* The nodes that Ray's autoscaler may add, for TUNER_NODE_TYPES. As for Ray, limits count before requests, and are rounded up. */}}
+{{- define "tuner.nodeTypes" -}}
+{{- $types := list }}
+{{- range .Values.ray.workers }}
+{{- $amounts := list }}
+{{- range $name, $amount := mergeOverwrite dict (.resources.requests | default dict) (.resources.limits | default dict) }}
+{{- $amount = toString $amount }}
+{{- $amount = hasSuffix "m" $amount | ternary (divf (trimSuffix "m" $amount) 1000) $amount | ceil }}
+{{- if and (gt $amount 0.0) (or (eq $name "cpu") (hasSuffix "gpu" $name)) }}
+{{- $amounts = append $amounts (printf "%s:%v" (eq $name "cpu" | ternary "CPU" "GPU") $amount) }}
+{{- end }}
+{{- end }}
+{{- if $amounts }}
+{{- $types = append $types (printf "%dx%s" (int64 .max) (join "+" $amounts)) }}
+{{- end }}
+{{- end }}
+{{- join "," $types }}
+{{- end }}

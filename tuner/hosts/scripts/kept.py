@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import ray
 
 from tuner.hosts.on_ray.start import start_host
@@ -112,7 +113,7 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
     if old is not None and not old.users:
         _kept = None
         _end(old)
-    if _private is not None and _private.needs != _of_ray(address):
+    if _private is not None and (_private.needs != _of_ray(address) or not _has_raylet()):
         _end_ray()
     forks: ForkServer | None = None
 
@@ -152,6 +153,15 @@ def _give_back(kept: _Kept, keep: bool) -> None:
             if kept is _kept:
                 _kept = None
             _end(kept)
+
+
+def _has_raylet() -> bool:
+    """Return whether the raylet of the private Ray instance lives. Without it, Ray would never start another host."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
