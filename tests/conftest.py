@@ -40,6 +40,7 @@ import tuner
 from tests import invariants
 from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
+from tuner.trials.messages.forks import ON_USE
 from tuner.usercode.entrypoints import EntrypointChecker
 
 # The time of an example depends on the load of the machine more than on the code. `make test-long` tries many examples.
@@ -259,8 +260,8 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
     start_forks = prestart.start_forks
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(_scripts)
-        # Later searches need PyTorch, whatever the first one needs. Without this, each of their ranks would import it.
-        patch.setattr(prestart, "start_forks", lambda torch: start_forks(torch=True))
+        # Later searches need PyTorch and optimizers, whatever the first one needs. Without this, their ranks would import both.
+        patch.setattr(prestart, "start_forks", lambda torch, used: start_forks(True, ON_USE))
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield _scripts
 

@@ -11,11 +11,12 @@ from ray.cluster_utils import Cluster
 
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.hosts.ray.ray_start import without_helpers
+from tuner.trials.messages.forks import ON_USE
 
 
 def _forking(torch: bool = False, ignored: Iterable[str] = ()) -> contextlib.AbstractContextManager[None]:
     """Let this process start one node of Ray whose workers are forked, within a `with` block."""
-    return without_helpers(ForkServer(torch, ignored) if FORKS else None)
+    return without_helpers(ForkServer(torch, ignored, used=ON_USE if torch else ()) if FORKS else None)
 
 
 def start_ray(cpus: int, *, torch: bool = False) -> None:

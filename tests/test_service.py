@@ -1,6 +1,6 @@
 """`tuner serve` as users run it: a separate process, HTTP, real Ray, and its shutdown.
 
-`tests/test_head_loss.py` kills its driver.
+`tests/test_running_service.py` kills its driver.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Test two services over one PostgreSQL as a team uses them: three projects, three roles, twenty experiments, every fault.
 
-The short form of each fault is in `tests/test_head_loss.py` and `tests/test_outage.py`, of roles and projects in
+The short form of each fault is in `tests/test_running_service.py` and `tests/test_outage.py`, of roles and projects in
 `tests/api/test_projects.py`.
 """
 

@@ -219,7 +219,7 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
         run_target("package_of_tuner_run.train", [], [], None, {"address": "http://localhost"}, is_module=True)
 
 
-@pytest.mark.long  # tests/test_verbs.py posts to a service, and test_commands.py sends this spec
+@pytest.mark.long  # tests/test_running_service.py posts to a service, and test_commands.py sends this spec
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_on_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_every_block_is_one_that_is_run() -> None:
     assert TEXT.count("```") == 2 * len(BLOCKS)
 
 
-@pytest.mark.long  # tests/test_verbs.py, tests/cli/service and tests/client make the same calls
+@pytest.mark.long  # tests/test_running_service.py, tests/cli/service and tests/client make the same calls
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_page_as_it_stands(service: Service, tmp_path: Path) -> None:

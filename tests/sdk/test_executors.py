@@ -159,10 +159,23 @@ def test_gp_is_refused_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPa
     assert result.state == "completed"
 
 
+def test_workers_start_with_what_the_script_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, list[str]]] = []
+    monkeypatch.setattr(prestart, "start_forks", lambda torch, used: asked.append((torch, used)))
+    monkeypatch.setattr(executors, "is_connected", lambda: False)
+    ranks: dict[str, Any] = {"num_workers": 2, "max_workers": None, "backend": None, "use_gpu": False}
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    executors.start_forks(ranks)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
+    executors.start_forks(ranks)
+    executors.start_forks({**ranks, "backend": "none"})
+    assert asked == [(True, []), (True, ["torch._dynamo"]), (False, [])]
+
+
 def test_ray_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two searches in threads failed: "partially initialized module 'ray' has no attribute 'is_initialized'"."""
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(prestart, "start_forks", lambda torch: None)
+    monkeypatch.setattr(prestart, "start_forks", lambda torch, used: None)
     assert not driving.connected()
     assert executors._uses_ray(None) in (None, "the script has imported Ray")
     executors.start_forks({"num_workers": 1, "max_workers": None, "backend": "none", "use_gpu": False})

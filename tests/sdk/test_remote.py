@@ -276,7 +276,7 @@ def test_without_a_service_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> No
         tuner.run(train, SPACE, **WAYS, address="http://127.0.0.1:9")
 
 
-@pytest.mark.long  # the tests above have a real API, and tests/test_verbs.py a real driver
+@pytest.mark.long  # the tests above have a real API, and tests/test_running_service.py a real driver
 @pytest.mark.ray
 @pytest.mark.slow
 def test_on_a_real_service(tmp_path: Path) -> None:

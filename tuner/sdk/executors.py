@@ -12,6 +12,7 @@ from tuner.domain.experiment import Spec
 from tuner.errors import SpecError
 from tuner.store import CodeRecord
 from tuner.trials.groups.pools.cpus import cpus_here
+from tuner.trials.messages.forks import ON_USE
 
 _NAMES_RAY = re.compile(rb"\x8c.ray[.\x94]|\x8c\x03ray")
 """Matches the name of the module `ray`, or of a module below it, in a pickled function."""
@@ -130,7 +131,9 @@ def start_forks(given: Mapping[str, Any]) -> None:
 
     if not is_connected():
         several = given["num_workers"] != 1 or given["max_workers"] is not None
-        prestart.start_forks(torch=given["backend"] != "none" and (several or bool(given["use_gpu"])))
+        torch = given["backend"] != "none" and (several or bool(given["use_gpu"]))
+        # If a script or a notebook has created an optimizer itself, its trials will create some, too.
+        prestart.start_forks(torch, [name for name in ON_USE if torch and name in sys.modules])
 
 
 def drop_ahead(local: bool) -> None:

@@ -34,6 +34,7 @@ WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
          "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "dynamo": "torch._dynamo" in sys.modules,
+         "wave": "wave" in sys.modules,
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -70,7 +71,7 @@ def _serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ForkSer
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1200, before[1]))
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]  # the server of such a starter exited at once
-    found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"])
+    found = ForkServer(ignored=["CHANGES", "PYTEST_CURRENT_TEST"], used=["wave"])
     for file in files:
         os.close(file)
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -109,6 +110,7 @@ def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer
     found = ask(tmp_path, "--runtime-env-hash=0", "--worker-id=1", CHANGES="then")
     assert found["parent"] == serving.pid
     assert found["ray"]
+    assert found["wave"], "the server was told to import it"
     assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
     assert found["name"] == "__main__"
     assert found["argv"] == [str(tmp_path / "worker.py"), "--runtime-env-hash=0", "--worker-id=1"]

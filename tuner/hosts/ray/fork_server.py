@@ -84,11 +84,14 @@ class ForkServer:
         later: True to import PyTorch only after the first workers, which run the driver host, have been forked.
         ignored: names of environment variables that may differ between the server and a worker, because they may change
             before Ray is started.
+        used: the modules of `ON_USE` to import before any worker is forked.
     """
 
-    def __init__(self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False) -> None:
+    def __init__(
+        self, torch: bool = False, ignored: Iterable[str] = (), *, later: bool = False, used: Iterable[str] = ()
+    ) -> None:
         self._control, theirs = socket.socketpair()
-        options = {"torch": torch, "later": later, "ignored": sorted(ignored)}
+        options = {"torch": torch, "later": later, "ignored": sorted(ignored), "used": list(used)}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(options)],
@@ -334,6 +337,7 @@ def main() -> None:
     preload(HOST)
     if options["torch"]:
         import_torch()
+    preload(options["used"])
     command = server.serve()
     if command is not None:
         sys.argv[:] = command

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from tuner.hosts.ray.fork_server import FORKS, ForkServer
@@ -53,15 +54,15 @@ def drop() -> None:
 _forks: tuple[ForkServer, int] | None = None
 
 
-def start_forks(torch: bool) -> None:
+def start_forks(torch: bool, used: Iterable[str]) -> None:
     """Start a server that forks the workers of a private Ray, unless one that was started earlier is still unused.
 
-    torch: True if the workers need PyTorch.
+    torch: True if the workers need PyTorch. used: the modules of `ON_USE` that they need.
     """
     global _forks
     with _lock:
         if FORKS and _forks is None:
-            _forks = ForkServer(torch, OF_LIBRARIES), os.getpid()
+            _forks = ForkServer(torch, OF_LIBRARIES, used=used), os.getpid()
 
 
 def take_forks() -> ForkServer:

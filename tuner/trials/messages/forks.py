@@ -14,8 +14,8 @@ PATH = "_TUNER_FORK_SERVER"
 """The environment variable that tells a forked worker the path of the server's socket."""
 ON_USE = ("torch._dynamo",)
 """Modules that a library imports only on first use, and that are slow to import: PyTorch imports this one when the first
-optimizer is created, which takes more than a second. They start no threads and do not initialize CUDA, so the server may
-import them."""
+optimizer or the first DDP module is created, which takes more than a second. They start no threads and do not initialize CUDA,
+so the server may import them."""
 
 
 def ask_for_torch() -> None:

@@ -1,10 +1,14 @@
-"""Verbs of experiments through a running service, on real Ray."""
+"""A service that runs, on real Ray: experiments that share its cluster, the verbs, and the loss of its driver or its Ray.
+
+These tests share one service, since each start of one takes ten seconds of CPU.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,13 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 import tuner
-from tests.services import ROOT, SLOW, Service, until
+from tests import invariants
+from tests.services import ROOT, SLOW, SPEC, Service, host_of, until
 from tuner.cli.commands import app as cli
 from tuner.errors import Conflict, SpecError
+from tuner.hosts.ray.head import find_head
+from tuner.store import Store
 
 pytestmark = pytest.mark.ray
 
@@ -28,7 +36,10 @@ STUCK = {**SLOW, "name": "stuck", "entrypoint": "tests.jobs:stuck", "limits": {"
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
-    service = Service(home, f"sqlite:///{home / 'tuner.db'}")
+    url = f"sqlite:///{home / 'tuner.db'}"
+    # With this lease, which does not expire during the tests, only a host that knows of the loss takes over.
+    settings = {"TUNER_LEASE_S": "3600", "TUNER_PREEMPT_AFTER_S": "1", "TUNER_QUOTAS": "capped=CPU:1"}
+    service = Service(home, url, **settings)
     try:
         service.start()
         yield service
@@ -38,6 +49,121 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def running(service: Service, experiment: str, count: int) -> Any:
     return until("trials to run", lambda: service.get(f"/experiments/{experiment}")["counts"]["running"] == count)
+
+
+def filling(service: Service, name: str, steps: int, **more: Any) -> dict[str, Any]:
+    """Return the spec of an experiment whose only trial fills the cluster, with a checkpoint at every report."""
+    cpus = service.get("/cluster")["cpus"]
+    return {
+        **SLOW,
+        "name": name,
+        "num_samples": 1,
+        "space": {**SLOW["space"], "steps": {"type": "choice", "categories": [steps]}},
+        "scaling": {"resources_per_worker": {"CPU": cpus}, "backend": "none"},
+        **more,
+    }
+
+
+def test_a_trial_is_paused_for_an_urgent_experiment_and_goes_on_from_its_checkpoint(service: Service) -> None:
+    low = service.post(filling(service, "low", steps=150))["id"]
+    trials = f"/experiments/{low}/trials"
+    until("a checkpoint", lambda: any(trial["checkpoint"] for trial in service.get(trials)["items"]))
+    [group] = service.get("/cluster")["groups"]
+    assert group["experiment_id"] == low
+    assert [rank["rank"] for rank in group["ranks"]] == [0]
+    equal = service.post(filling(service, "equal", steps=3))["id"]
+    urgent = service.post(filling(service, "urgent", steps=10, priority=10))["id"]
+    waiting = until("two waits", lambda: len(found := service.get("/cluster")["waiting"]) == 2 and found)
+    assert [(one["position"], one["experiment_id"], one["priority"]) for one in waiting] == [
+        (1, urgent, 10),
+        (2, equal, 0),
+    ]
+    assert "2 other experiments share" in waiting[0]["reason"]
+
+    ended = {name: service.ended(name) for name in (urgent, equal, low)}
+    assert {one["state"] for one in ended.values()} == {"completed"}
+    assert ended[urgent]["ended_at"] < ended[low]["ended_at"]
+    decisions = service.get(f"/experiments/{low}/decisions?page_size=100")["items"]
+    why = f"to make room for experiment {urgent} (priority 10)"
+    assert any(one["kind"] == "pause" and one["reason"].endswith(why) for one in decisions), decisions
+    trial = service.get(trials)["items"][0]
+    segments = service.get(f"/trials/{trial['id']}")["segments"]
+    assert [one["cause"] for one in segments] == ["start", "resume"]
+    assert segments[1]["start_iteration"] > 0
+    assert trial["iteration"] == 150
+
+
+def test_a_project_runs_no_more_at_once_than_its_quota(service: Service) -> None:
+    cpus = service.get("/cluster")["cpus"]
+    assert cpus > 1, "otherwise the quota limits nothing"
+    one = {"resources_per_worker": {"CPU": 0.5}, "backend": "none"}
+    space = {**SLOW["space"], "steps": {"type": "const", "value": 20}}
+    spec = {**SLOW, "project": "capped", "space": space, "scaling": one, "limits": {}, "num_samples": 2}
+    both = [service.post({**spec, "name": name})["id"] for name in ("first", "second")]
+    why = "the quota of the project 'capped' is 1 CPU, of which 1 is in use"
+    waiting = until("the quota", lambda: [w for w in service.get("/cluster")["waiting"] if why in w["reason"]])
+    assert {one["experiment_id"] for one in waiting} <= set(both)
+    free = service.post({**spec, "name": "free", "project": "other", "num_samples": 1})["id"]
+    most = 0
+    while not all(service.get(f"/experiments/{name}")["ended_at"] for name in both):
+        held = [group for group in service.get("/cluster")["groups"] if group["experiment_id"] in both]
+        most = max(most, len(held))
+    assert most == 2
+    ended = {name: service.ended(name) for name in (*both, free)}
+    assert {one["state"] for one in ended.values()} == {"completed"}
+
+
+@pytest.mark.slow
+@pytest.mark.long  # test_sizes.py has the decisions, and test_admission.py how many workers an experiment may have
+def test_a_grown_trial_gives_workers_back_to_another_experiment_and_grows_again(service: Service) -> None:
+    cpus = service.get("/cluster")["cpus"]
+    most = int(cpus / 0.5)
+    assert most > 1
+    half = {"resources_per_worker": {"CPU": 0.5}, "backend": "none"}
+    constant = {"type": "const", "value": 200}
+    grown = service.post({
+        **SLOW,
+        "name": "grown",
+        "entrypoint": "tests.jobs:shared",
+        "num_samples": 1,
+        "max_t": 200,
+        "space": {**SLOW["space"], "steps": constant},
+        "scaling": {**half, "num_workers": 1, "max_workers": most},
+    })["id"]  # fmt: skip
+
+    def trial() -> dict[str, Any] | None:
+        found = service.get(f"/experiments/{grown}/trials")["items"]
+        return dict(service.get(f"/trials/{found[0]['id']}")) if found else None
+
+    def sizes() -> list[int]:
+        found = trial()
+        return [segment["workers"] for segment in found["segments"]] if found is not None else [0]
+
+    def reports() -> bool:
+        found = trial()
+        return found is not None and sizes()[-1] == most and int(found["iteration"]) > 3
+
+    until("the trial has all workers", reports)
+    before = len(sizes())
+    rest = {**half, "num_workers": most - 1}
+    space = {**SLOW["space"], "steps": {"type": "const", "value": 30}}
+    other = service.post({**SLOW, "name": "other", "num_samples": 1, "space": space, "scaling": rest})["id"]
+    trials = f"/experiments/{other}/trials"
+    until("the other experiment trains", lambda: any(trial["iteration"] for trial in service.get(trials)["items"]))
+    assert sizes()[before] == 1, "the trial trains on with the smallest number"
+    assert service.ended(other)["state"] == "completed"
+    until("the trial has grown again", lambda: sizes()[-1] > 1)
+    assert service.ended(grown)["state"] == "completed"
+    ended = trial()
+    assert ended is not None
+    assert (ended["iteration"], ended["failures"]) == (200, 0)
+    segments = ended["segments"]
+    assert all(one["cause"] == "resize" and one["start_iteration"] > 0 for one in segments[1:]), (
+        "each from a checkpoint"
+    )
+    reasons = [one["reason"] for one in service.get(f"/experiments/{grown}/decisions?page_size=100")["items"]]
+    why = f"from {most} to 1 worker: other work on the cluster needs workers"
+    assert any(why in reason and "gives way at iteration" in reason for reason in reasons), reasons
 
 
 def test_kill_waits_for_no_report(service: Service) -> None:
@@ -257,8 +383,16 @@ def test_the_search_space_changes_while_it_runs_and_while_it_is_paused(service: 
     assert any("steps is new" in note and "(revision 1)" in note for note in notes), notes
 
 
-def test_the_walk_with_curl(service: Service) -> None:
-    walk = ROOT / "examples" / "curl_walk.sh"
+DIGITS = SPEC["entrypoint"]
+
+
+# The short form makes all calls, but its ranks do not import torch. `tests/test_service.py` trains on the digits.
+@pytest.mark.parametrize("entrypoint", ["tests.jobs:accurate", pytest.param(DIGITS, marks=pytest.mark.long)])
+def test_the_walk_with_curl(service: Service, tmp_path: Path, entrypoint: str) -> None:
+    walk = Path(shutil.copy(ROOT / "examples" / "curl_walk.sh", tmp_path))
+    text = walk.read_text()
+    assert text.count(DIGITS) == 1
+    walk.write_text(text.replace(DIGITS, entrypoint))
     address = str(service.client.base_url).rstrip("/")
     # Its python3 is this one. Where a version manager provides the other, each call would start a shell first.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -340,3 +474,64 @@ def test_code_that_is_uploaded_runs_on_the_workers(service: Service, tmp_path: P
     assert trial["last"]["of_ray"] == 1.0
     printed = service.ended(printing["id"])
     assert (printed["state"], 100 <= printed["best"]["value"] <= 101) == ("completed", True), printed["error"]
+
+
+def part(home: Path, name: str) -> psutil.Process:
+    """Return the process of Ray's head, or of the driver host, that is to be killed."""
+    if name == "host":
+        return host_of(home)
+    head = find_head(home)
+    assert head is not None
+    return {process.name(): process for process in head.parts}[name]
+
+
+def started(service: Service) -> str:
+    """Start an experiment and return its id when each of its trials has a checkpoint."""
+    created = service.post(SLOW)
+    path = f"/experiments/{created['id']}/trials"
+    until("checkpoints of both", lambda: [t for t in service.get(path)["items"] if t["checkpoint"]][1:])
+    return str(created["id"])
+
+
+def check(service: Service, experiment: str) -> None:
+    """Check that it completes, that each trial continued from a checkpoint, and that the log has everything once."""
+    ended = service.ended(experiment)
+    assert ended["state"] == "completed", ended
+    for row in service.get(f"/experiments/{experiment}/trials")["items"]:
+        trial = service.get(f"/trials/{row['id']}")
+        assert trial["iteration"] == 40
+        assert all(s["start_iteration"] > 0 for s in trial["segments"][1:]), trial["segments"]
+    with Store.open(service.database_url) as store:
+        invariants.check_all(store, set())
+        assert store.experiments.get(experiment).driver_epoch == 2
+    assert service.process.poll() is None, "the API outlives Ray"
+    until("readiness", lambda: service.client.get("/readyz").status_code == 200)
+
+
+# With the raylet, the host ends too. So the case of the host is the short form.
+@pytest.mark.parametrize(
+    "victim", ["host", *(pytest.param(one, marks=pytest.mark.long) for one in ("raylet", "gcs_server"))]
+)
+def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
+    experiment = started(service)
+    part(service.home, victim).kill()
+    check(service, experiment)
+
+
+@pytest.mark.long
+def test_a_service_that_finds_a_dead_head_starts_another(service: Service) -> None:
+    experiment = started(service)
+    service.end()
+    part(service.home, "raylet").kill()
+    service.start()
+    check(service, experiment)
+
+
+@pytest.mark.long  # tests/test_service.py ends a service with --stop
+def test_a_head_that_was_ended_on_purpose_stays_ended(service: Service) -> None:
+    assert service.stop() == "stopped"
+    until("words", lambda: "shut down by `tuner serve --stop`" in service.client.get("/readyz").text)
+    assert find_head(service.home) is None
+    assert service.client.get("/healthz").status_code == 200
+    service.end()
+    service.start()
