@@ -120,10 +120,10 @@ NO_ARGUMENT = {
     "fail_fast": "a failed trial does not end the other trials; max_failed_trials=1 ends the search after the first one",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
     "raise_on_failed_trial": "a failed trial raises no exception; see result.errors",
-    "restart_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "restart_errored": "tuner.resume(experiment_id, retry=[NUMBER, ...]) runs failed trials again",
     "restore": "tuner.resume(experiment_id) continues an earlier search",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
-    "resume_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "resume_errored": "tuner.resume(experiment_id, retry=[NUMBER, ...]) runs failed trials again",
     "storage": "everything is in one database: that of the home, or the one that TUNER_DATABASE_URL names",
 }
 """Arguments of Ray Tune and Optuna that do not exist here -> what to use instead."""
