@@ -120,11 +120,11 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     path = sqlite_file(url.database)
     refuse_network_disk(path)
     make_folder(path.parent)
-    private = path if _is_in_own_home(path) else None
+    private = path if is_in_own_home(path) else None
     return _engine(url.set(database=str(path)), synchronous, functools.partial(_write_ahead, private=private))
 
 
-def _is_in_own_home(path: Path) -> bool:
+def is_in_own_home(path: Path) -> bool:
     """Return whether a file is below the home directory of this user, and so not in a folder that a group shares."""
     try:
         return path.is_relative_to(Path.home())
