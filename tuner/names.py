@@ -221,7 +221,7 @@ def keywords_explained(
         if part is None:
             return function(*args, **kwargs)
         plain = {name: _plain(value) for name, value in kwargs.items()}
-        return function(*map(_plain, args), **plain)  # type: ignore[arg-type]
+        return function(*map(_plain, args), **plain)
 
     return checked
 
