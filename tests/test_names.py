@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
+import numpy
 import pytest
 
 import tuner
 from tuner import schedulers, search
+from tuner.errors import SpecError
 from tuner.experiment.specs.model import OPTIONS
 from tuner.names import ELSEWHERE, did_you_mean, keywords_explained, printable
 
@@ -51,6 +54,14 @@ def test_an_unknown_keyword_names_the_one_that_was_meant(function: Any, name: st
 def test_bounds_have_rays_names() -> None:
     with pytest.raises(TypeError, match="'low'; did you mean 'lower'.*'high'; did you mean 'upper'"):
         tuner.loguniform(low=1e-4, high=1e-1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'high'; did you mean 'upper'\? The largest integer is upper - 1"):
+        tuner.randint(low=1, high=8)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("function", [tuner.choice, tuner.grid_search])
+def test_categories_are_one_list(function: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) takes one list, as in {function.__name__}\(\["):
+        function("adam", "sgd")
 
 
 def test_every_unknown_keyword_is_named_at_once() -> None:
@@ -96,15 +107,23 @@ def test_an_option_of_another_scheduler_is_no_hint(scheduler: Any) -> None:
 def test_resume_too() -> None:
     with pytest.raises(TypeError, match="did you mean 'ray_address'"):
         tuner.resume("exp_1", rayaddress="auto")  # type: ignore[call-arg]
-    with pytest.raises(
-        TypeError, match="no parameter 'resume_errored'; `tuner retry NAME NUMBER...` runs failed trials again"
-    ):
+    with pytest.raises(TypeError, match=r"no parameter 'resume_errored'; tuner.resume\(experiment_id, retry="):
         tuner.resume("exp_1", resume_errored=True)  # type: ignore[call-arg]
 
 
 def test_a_study_names_the_database_in_place_of_a_storage() -> None:
     with pytest.raises(TypeError, match="no parameter 'storage'; everything is in one database"):
         tuner.create_study({}, storage="sqlite:///optuna.db", **OBJECTIVE)  # type: ignore[call-arg]
+
+
+def test_options_may_be_integers_of_numpy() -> None:
+    three: Any = numpy.int64(3)
+    given = tuner.ASHAScheduler(max_t=numpy.int32(27), grace_period=three, reduction_factor=three)  # type: ignore[arg-type]
+    plain = tuner.ASHAScheduler(max_t=27, grace_period=3, reduction_factor=3)
+    assert json.dumps(given.to_json()) == json.dumps(plain.to_json())
+    assert search.TPESearch(n_startup_trials=three).to_json() == search.TPESearch(n_startup_trials=3).to_json()
+    with pytest.raises(SpecError, match="expected a number, got ndarray"):
+        tuner.ASHAScheduler(max_t=numpy.array([27, 9]))  # type: ignore[arg-type]
 
 
 def test_options_of_schedulers_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -120,10 +121,10 @@ NO_ARGUMENT = {
     "fail_fast": "a failed trial does not end the other trials; max_failed_trials=1 ends the search after the first one",
     "load_if_exists": "tuner.resume(experiment_id) continues an earlier search",
     "raise_on_failed_trial": "a failed trial raises no exception; see result.errors",
-    "restart_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "restart_errored": "tuner.resume(experiment_id, retry=[NUMBER, ...]) runs failed trials again",
     "restore": "tuner.resume(experiment_id) continues an earlier search",
     "resume": "tuner.resume(experiment_id) continues an earlier search",
-    "resume_errored": "`tuner retry NAME NUMBER...` runs failed trials again",
+    "resume_errored": "tuner.resume(experiment_id, retry=[NUMBER, ...]) runs failed trials again",
     "storage": "everything is in one database: that of the home, or the one that TUNER_DATABASE_URL names",
 }
 """Arguments of Ray Tune and Optuna that do not exist here -> what to use instead."""
@@ -204,7 +205,7 @@ def keywords_explained(
     """Decorate a function so that its TypeError for an unknown keyword suggests the right one.
 
     part: the name of the scheduler or searcher that the function builds, or None. For a scheduler or searcher, the message
-        also says if the unknown keyword is an option of the experiment.
+        also says if the unknown keyword is an option of the experiment. Its integers may be those of another library.
     instead: called with an unknown keyword and all keyword arguments; returns a suggestion that comes before all others, or "".
     """
     parameters = inspect.signature(function).parameters
@@ -217,9 +218,22 @@ def keywords_explained(
         if unknown := [name for name in kwargs if name not in known]:
             hints = {name: instead(name, kwargs) if instead else "" for name in unknown}
             raise WrongArgument("; ".join(_unknown(function, name, known, part, hints[name]) for name in unknown))
-        return function(*args, **kwargs)
+        if part is None:
+            return function(*args, **kwargs)
+        plain = {name: _plain(value) for name, value in kwargs.items()}
+        return function(*map(_plain, args), **plain)
 
     return checked
+
+
+def _plain(value: Any) -> Any:
+    """Return the Python integer for an integer of another library, such as numpy, and any other value unchanged."""
+    if isinstance(value, int) or not hasattr(type(value), "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # such as an array
+        return value
 
 
 def _unknown(function: Callable[..., Any], name: str, known: list[str], part: str | None, hint: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -111,13 +112,15 @@ def test_a_service_is_told_of_a_last_report() -> None:
 
     async def report() -> None:
         lease = {"experiment_id": "exp_1", "lease": "seg_1", "iteration": 0}
-        made = [Report(report_no=i, metrics={"loss": 1.0}, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
+        metrics = {"loss": 1.0, "nan": math.nan, "most": math.inf, "least": -math.inf}
+        made = [Report(report_no=i, metrics=metrics, time=0.0, waits=True, last=i == 2) for i in (1, 2)]
         async with answered_by(answer) as leases:
             for one in made:
                 await leases.report(lease, [one])
 
     asyncio.run(report())
     assert [body.get("last") for body in bodies] == [None, True]
+    assert bodies[0]["metrics"] == {"loss": 1.0, "nan": None, "most": "Infinity", "least": "-Infinity"}
 
 
 @pytest.mark.parametrize(("metrics", "calls"), [(1, 3), (34, 5)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from tests.agents.conftest import SPEC, AgentService
 from tests.store.examples import a_spec
+from tuner.domain.events import Reported
 from tuner.hosts.executor import Executor
 from tuner.store.service.access import Role
 from tuner.trials.training.metrics import LONGEST_NAME, MetricWarnings, flatten
@@ -345,9 +347,12 @@ def test_reports_without_the_objective_are_refused(sqlite_service: AgentService)
     assert "loss" in refused["detail"]
     refused = service.about(got, "reports", {"iteration": 1, "metrics": {"train_loss": 1.0}}, 422)
     assert "did you mean" in refused["detail"] or "'loss'" in refused["detail"]
-    first = [{"iteration": 1, "metrics": {"loss": 1.0}}]
+    first = [{"iteration": 1, "metrics": {"loss": 1.0, "most": "Infinity", "least": "-Infinity"}}]
     service.about(got, "reports", {"iteration": 2, "metrics": {"train_loss": 1.0}, "earlier": first})
     assert service.report(got, 3, None)["verdict"] == "stop", "null is NaN, which ends a trial"
+    log = service.store.drivers.load(service.store.experiments.get(name).id)
+    kept = next(one.metrics for _, one in log if isinstance(one, Reported))
+    assert (kept["most"], kept["least"]) == (math.inf, -math.inf)
     assert service.ended(name)["state"] in ("completed", "failed")
 
 

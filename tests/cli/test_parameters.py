@@ -35,6 +35,11 @@ def test_constants() -> None:
     assert parameter("kind=adam") == ("kind", "adam")
 
 
+def test_texts_that_need_quotes_are_said_to_need_them() -> None:
+    with pytest.raises(SpecError, match=r'malformed: .*; put each text in quotes, as in choice\("v1.5","v2"\)'):
+        parameter("version=choice(v1.5, v2)")
+
+
 @pytest.mark.parametrize(
     "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)", "lr={[]:1}"]
 )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -285,13 +285,21 @@ def test_a_search_of_another_python_is_refused_before_anything_is_written(store:
 
 
 def test_a_search_on_agents_that_a_service_drives_is_followed(store: Store) -> None:
-    made, epoch, trials = begin(store, spec=a_spec("digits", executor="agents", num_samples=3))
+    made, epoch, trials = begin(store, 2, spec=a_spec("digits", executor="agents", num_samples=3))
+    trials[1].state = TrialState.FAILED
+    store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials, state=None), T0)
     store.drivers.renew(made.id, epoch, 600.0, time.time())
+    with pytest.raises(Conflict, match=r"trial 0 of exp_\w+ is running and cannot be retried"):
+        tuner.resume("digits", retry=[1, 0])
+    assert not store.commands.pending([made.id])
     says = io.StringIO()
+    commands: list[Any] = []
 
-    def end_it() -> None:  # as the service's driver does once it has read the command
-        while not (asked := store.commands.pending([made.id])):
-            pass
+    def end_it() -> None:  # as the service's driver does once it has read the commands
+        asked: Sequence[Any] = ()
+        while not any(one.command == "retry" for one in asked):
+            asked = store.commands.pending([made.id])
+        commands.extend(asked)
         trials[0].state = TrialState.COMPLETED
         batch = Batch(log=[], trials=trials, state=ExperimentState.COMPLETED, commands=[one.id for one in asked])
         store.drivers.commit(made.id, epoch, batch, T0)
@@ -299,7 +307,8 @@ def test_a_search_on_agents_that_a_service_drives_is_followed(store: Store) -> N
     with contextlib.redirect_stdout(says):
         service = threading.Thread(target=end_it)
         service.start()
-        result = tuner.resume("digits")
+        result = tuner.resume("digits", retry=[1, 1])
         service.join()
     assert result.state == "completed"
     assert "following it" in says.getvalue()
+    assert [one.trial for one in commands if one.command == "retry"] == [1]

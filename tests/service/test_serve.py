@@ -52,6 +52,12 @@ def test_the_address_that_is_printed_works_in_a_browser(
     assert f"tuner is at http://{shown}:{port}   (database" in capsys.readouterr().out
 
 
+def test_a_service_does_not_start_with_an_address_of_ray_client(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", port=0, ray_address="ray://head:10001")
+    with answering(settings.host, settings.port) as early, pytest.raises(SpecError, match="Ray Client"):
+        serve.serve(settings, early)
+
+
 def test_a_service_does_not_start_in_a_folder_that_has_been_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,10 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,6 +296,33 @@ def test_the_link_asks_the_driver_for_the_ranks(tmp_path: Path, monkeypatch: pyt
         {"answer": 2, "found": {"0": {"stack": "seg"}}},
         {"answer": 3, "error": "the driver does not answer: GetTimeoutError"},
     ]
+
+
+def test_a_driver_that_hangs_leaves_threads_for_requests_that_do_not_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request for the cluster held one of the service's threads for twelve seconds."""
+    monkeypatch.setattr(supervisor_module, "TURN_S", 0.0)
+    asked, answers = threading.Semaphore(0), threading.Event()
+
+    class Hanging:
+        def ask(self, method: str, *args: Any) -> dict[str, Any]:
+            asked.release()
+            assert answers.wait(60)
+            return {"asked": method}
+
+    supervisor = Supervisor(Settings(home=tmp_path))
+    supervisor._child = Hanging()  # type: ignore[assignment]
+    with ThreadPoolExecutor(supervisor_module.ASKED_AT_ONCE) as pool:
+        waiting = [pool.submit(supervisor.cluster) for _ in range(supervisor_module.ASKED_AT_ONCE)]
+        try:
+            assert all(asked.acquire(timeout=60) for _ in waiting)
+            with pytest.raises(DriverSilent, match="has not answered earlier requests"):
+                supervisor.look("seg_1")
+        finally:
+            answers.set()
+        assert [one.result(60) for one in waiting] == [{"asked": "cluster"}] * len(waiting)
+    assert supervisor.look("seg_1") == {"asked": "look"}
 
 
 def test_the_link_passes_requests_on_that_take_long(tmp_path: Path) -> None:

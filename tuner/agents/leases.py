@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,13 +211,20 @@ def _written(lease: Assignment, report: Report, waited_s: float) -> dict[str, An
     start = lease["iteration"]
     return {
         "iteration": start + report.report_no,
-        "metrics": {name: value if abs(value) < float("inf") else None for name, value in report.metrics.items()},
+        "metrics": {name: _number(value) for name, value in report.metrics.items()},
         "step": report.step,
         "checkpoint": None if report.checkpoint is None else _place(report.checkpoint),
         "offer": None if report.offer is None else start + report.offer,
         "age_s": max(0.0, report.age) + waited_s,
         "waits": report.waits,
     }
+
+
+def _number(value: float) -> float | str | None:
+    """Return a value of a metric as JSON, which has no infinity and no NaN."""
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _place(info: CheckpointInfo) -> dict[str, Any]:

@@ -13,6 +13,8 @@ PRIMITIVES = (
     "choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn", "quniform",
     "randint", "randn", "uniform",
 )  # fmt: skip
+LISTS = ("choice", "grid_search")
+"""The primitives that take a list, whose brackets may be left out."""
 
 
 def space_of(params: Sequence[str]) -> dict[str, Any]:
@@ -39,8 +41,9 @@ def parameter(text: str) -> tuple[str, Any]:
         tree = ast.parse(value, mode="eval").body
     except SyntaxError as error:
         if (kind := value.partition("(")[0]) in PRIMITIVES and "(" in value:
+            quotes = f'; put each text in quotes, as in {kind}("v1.5","v2")' if kind in LISTS else ""
             raise SpecError(
-                f"{text!r} begins with {kind}( but is malformed: {error.msg}", f"/space/{name.strip()}"
+                f"{text!r} begins with {kind}( but is malformed: {error.msg}{quotes}", f"/space/{name.strip()}"
             ) from error
         return name.strip(), value  # a constant, such as a path
     if not isinstance(tree, ast.Call):
@@ -50,7 +53,7 @@ def parameter(text: str) -> tuple[str, Any]:
         raise SpecError(f"expected one of {', '.join(PRIMITIVES)}, got {kind!r} in {text!r}", f"/space/{name.strip()}")
     positional = [_constant(part, _written(part, value)) for part in tree.args]
     named = {word.arg: _constant(word.value, _written(word.value, value)) for word in tree.keywords if word.arg}
-    if kind in ("choice", "grid_search") and not (len(positional) == 1 and isinstance(positional[0], list | tuple)):
+    if kind in LISTS and not (len(positional) == 1 and isinstance(positional[0], list | tuple)):
         positional = [positional]
     try:
         return name.strip(), getattr(space, kind)(*positional, **named)

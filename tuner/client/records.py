@@ -136,6 +136,7 @@ def experiment_record(shown: schemas.Experiment) -> ExperimentRecord:
         scheduler=shown.scheduler,
         stop=shown.stop,
         scaling=shown.scaling,
+        executor=shown.executor,
         limits=shown.limits,
         project=shown.project,
         notes=shown.notes,

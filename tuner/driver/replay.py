@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -131,6 +131,7 @@ def replay(
     parts: Parts | None = None,
     *,
     max_concurrent_trials: int | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Replay:
     """Run the recorded trials of an experiment again, with the spec's scheduler and searcher or with those in `parts`.
 
@@ -141,6 +142,7 @@ def replay(
         parts: the scheduler, the searcher and the stopper to use in place of the spec's. Without a searcher, the trials start
             in the order in which the experiment started them.
         max_concurrent_trials: how many trials train at once. None: as many as trained at once in the experiment.
+        check: called before every step of the replay; may raise an error to give up.
 
     Raises:
         SpecError: nothing was recorded, or the scheduler cannot be replayed or does not fit the experiment.
@@ -180,7 +182,7 @@ def replay(
     loop = virtual_loop(core, space, _never, record.startup_s)
     groups = RecordedGroups(loop, record)
     loop.groups = groups
-    loop.run()
+    loop.run(check)
     duration = loop.clock.now - record.startup_s
     found = _compared(core, scheduler, wanted, record, groups, duration, constraints, used)
     if wanted is parts.searcher or parts.searcher is None:

@@ -263,13 +263,18 @@ class VirtualLoop:
             self.put(event)
         return self.core.verdict(events[-1].ref) if events and events[-1].waits else None
 
-    def run(self) -> None:
-        """Drive the experiment until it has ended, or until no coroutine is left to wake."""
+    def run(self, check: Callable[[], None] | None = None) -> None:
+        """Drive the experiment until it has ended, or until no coroutine is left to wake.
+
+        check: called before every step; may raise an error to give up.
+        """
         core, clock = self.core, self.clock
         self.put(e.DriverStarted(time=0.0, epoch=1, workers=self.workers))
         budget, startup = core.spec.limits.time_budget_s, self.groups.startup_s
         hours = core.spec.limits.gpu_hours
         while clock and not core.ended:
+            if check is not None:
+                check()
             if budget is not None and clock.next > startup + budget and core.experiment.finishing is None:
                 clock.now = startup + budget  # the budget counts from the start of the first trial
                 self.put(e.BudgetSpent(time=clock.now, seconds=budget))

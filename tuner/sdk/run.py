@@ -7,18 +7,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.code.by_value import needs_other_python
-from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven
-from tuner.experiment.operations.verbs import why_it_stays_ended
+from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven, numbered
+from tuner.experiment.operations.verbs import act_on_trial, why_it_stays_ended
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import keywords_explained, name_of, printable
@@ -353,6 +353,7 @@ def _earlier(warm_start: Any) -> Any:
 def resume(
     experiment_id: str,
     *,
+    retry: Iterable[int] = (),
     ray_address: str | None = None,
     callbacks: Sequence[Any] | None = None,
     verbose: int = 1,
@@ -367,14 +368,16 @@ def resume(
 
     Args:
         experiment_id: ``exp_...``, or the experiment's name if no other experiment has it.
+        retry: the numbers of failed trials to run again, as `tuner retry` does: for each, a new trial with the same configuration
+            starts from the newest checkpoint. An experiment that has ended runs again.
         ray_address: as for `run`.
         callbacks: as for `run`. Each callback continues where it stopped; its class name identifies it.
         verbose: as for `run`.
 
     Raises:
-        Conflict: the experiment has ended and no trials were requested, or several experiments have this name; the message
-            lists them.
-        NotFound: the database of this home has no such experiment.
+        Conflict: the experiment has ended and no trials were requested; a trial of `retry` has not failed; or several experiments
+            have this name, which the message lists.
+        NotFound: the database of this home has no such experiment, or the experiment has no such trial.
         SpecError: its trials run on agents, and no service drives it now; the local executor cannot run them here; or another
             version of Python has pickled the training function.
     """
@@ -382,13 +385,16 @@ def resume(
     settings, observers = Settings.from_env(), checked_callbacks(callbacks)
     with _store(settings) as store:
         record = store.experiments.get(id_of(store, experiment_id))
+        again = _failed(store, record, retry)
         reopens = record.state.ended
-        if reopens and not any(asked.command == "continue" for asked in store.commands.pending([record.id])):
+        is_asked = any(asked.command == "continue" for asked in store.commands.pending([record.id]))
+        if reopens and not again and not is_asked:
             if (why := why_it_stays_ended(record)) is not None:
                 raise Conflict(f"{record.public_id} is {record.state} and cannot be continued: {why}")
             raise Conflict(
                 f"{record.public_id} is {record.state}; there is nothing to resume. `tuner retry {record.public_id} NUMBER...` "
-                f"runs failed trials again, and `tuner continue {record.public_id} --num-samples 8` runs 8 more trials"
+                "(in Python, retry=[NUMBER, ...]) runs failed trials again, and "
+                f"`tuner continue {record.public_id} --num-samples 8` runs 8 more trials"
             )
         if record.source == "study":
             raise Conflict(
@@ -397,7 +403,18 @@ def resume(
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         if not reopens:
             store.commands.add(record.id, "resume", reason="by a user")
+        for trial in again:
+            act_on_trial(store, "retry", trial)
         return _drive(store, settings, record.public_id, chosen, ray_address, verbose, False, observers, reopens)
+
+
+def _failed(store: Store, record: ExperimentRecord, numbers: Iterable[int]) -> list[str]:
+    """Return the ids of the trials with these numbers. Raise Conflict if one has not failed, and NotFound if there is none."""
+    found = [store.trials.get(numbered(store, record.public_id, number)) for number in dict.fromkeys(numbers)]
+    for trial in found:
+        if trial.state is not TrialState.FAILED:
+            raise Conflict(f"trial {trial.number} of {record.public_id} is {trial.state} and cannot be retried")
+    return [trial.public_id for trial in found]
 
 
 def read_result(
@@ -463,7 +480,7 @@ def _brings_code(store: Store, spec: Spec) -> bool:
 def _store(settings: Settings) -> Store:
     settings.make_home()
     store = Store.open(settings.database_url, synchronous=settings.durability)
-    store.migrate()
+    store.migrate(patient=True)
     return store
 
 

@@ -136,7 +136,7 @@ def create_study(
     settings.make_home()
     store = Store.open(settings.database_url, synchronous=settings.durability)
     try:
-        store.migrate()
+        store.migrate(patient=True)
         record, is_new = _found_or_created(store, spec, code)
         if not (is_new or load_if_exists):
             raise Conflict(f"the study {name!r} already exists ({record.public_id}); load_if_exists=True continues it")

@@ -9,6 +9,8 @@ import threading
 import time
 
 from tuner import __version__
+from tuner.errors import SpecError
+from tuner.names import RAY_CLIENT, no_ray_client
 from tuner.service.early import Early
 from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
@@ -35,8 +37,11 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
         adopt: continue not only experiments that were created through the API, but also those whose script has exited.
 
     Raises:
-        SpecError: tokens are needed but no admin has a token, or the current folder has been deleted.
+        SpecError: tokens are needed but no admin has a token; the current folder has been deleted; or the settings have
+            an address of Ray Client.
     """
+    if (settings.ray_address or "").startswith(RAY_CLIENT):
+        raise SpecError(no_ray_client(), "/ray_address")
     working_folder()  # Ray cannot be started in a folder that has been deleted
     # uvicorn handles both signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,7 +64,7 @@ def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:
     tracing.configure(settings.traces, "service", __version__)
     settings.make_home()
     with Store.open(settings.database_url, synchronous=settings.durability) as store:
-        store.migrate()
+        store.migrate(patient=True)
         check_tokens(settings, store)
         with supervisor:
             created = create_app(settings, store, supervisor)

@@ -30,6 +30,12 @@ SPARE_AFTER_S = 15.0
 OTHER_S = 30.0
 """Seconds to wait before the next look, if another service has started a Ray that this one cannot use."""
 
+ASKED_AT_ONCE = 10
+"""The number of requests that may wait for the driver host in threads, so that threads are left for requests that do not."""
+
+TURN_S = 1.0
+"""Seconds that a further request waits for one of them to be answered."""
+
 FUTILE = 3
 """The Ray head is replaced after this many child processes in a row have failed to connect to it."""
 
@@ -54,6 +60,7 @@ class Supervisor(Driver):
         self._stops = stops_of(settings.home)
         self._headed = False  # True once this supervisor has found or started a head of this home
         self._ended = threading.Event()
+        self._turns = threading.BoundedSemaphore(ASKED_AT_ONCE)
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     @classmethod
@@ -135,7 +142,12 @@ class Supervisor(Driver):
     def _ask(self, method: str, *args: Any) -> dict[str, Any]:
         if (child := self._child) is None:
             raise DriverSilent(self._trouble or "the driver is starting")
-        return child.ask(method, *args)
+        if not self._turns.acquire(timeout=TURN_S):
+            raise DriverSilent("the driver has not answered earlier requests yet")
+        try:
+            return child.ask(method, *args)
+        finally:
+            self._turns.release()
 
     def _watch(self) -> None:
         while not self._ended.is_set():

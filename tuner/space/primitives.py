@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec
 
+from tuner.errors import WrongArgument
 from tuner.names import keywords_explained
 from tuner.space.values import listed
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -19,6 +23,26 @@ class Domain:
 
     def __repr__(self) -> str:
         return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
+
+
+def _excluded(keyword: str, _given: Mapping[str, Any]) -> str:
+    """Return what to write for a keyword that may stand for the largest integer, since our upper bound is excluded."""
+    return "; did you mean 'upper'? The largest integer is upper - 1" if keyword in ("high", "max") else ""
+
+
+def _takes_one_list(function: Callable[P, Domain]) -> Callable[P, Domain]:
+    """Decorate a function so that its TypeError for several positional arguments says that it takes one list."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Domain:
+        if len(args) > 1:
+            name = function.__name__
+            raise WrongArgument(
+                f"{name}() takes one list, as in {name}([16, 32]), but {len(args)} arguments were given"
+            )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 @keywords_explained
@@ -48,13 +72,13 @@ def qloguniform(lower: float, upper: float, q: float) -> Domain:
     return Domain("qloguniform", {"lower": lower, "upper": upper, "q": q})
 
 
-@keywords_explained
+@functools.partial(keywords_explained, instead=_excluded)
 def randint(lower: int, upper: int) -> Domain:
     """Return the domain of integers from lower to upper - 1, as in Ray Tune and numpy."""
     return Domain("randint", {"lower": lower, "upper": upper})
 
 
-@keywords_explained
+@functools.partial(keywords_explained, instead=_excluded)
 def lograndint(lower: int, upper: int) -> Domain:
     """Return the domain of integers from lower to upper - 1, drawn uniformly on the logarithmic scale."""
     return Domain("lograndint", {"lower": lower, "upper": upper})
@@ -84,6 +108,7 @@ def qrandn(mean: float, sd: float, q: float) -> Domain:
     return Domain("qrandn", {"mean": mean, "sd": sd, "q": q})
 
 
+@_takes_one_list
 def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
     """Return the domain of a set of categories. A category may itself be a space.
 
@@ -95,6 +120,7 @@ def choice(categories: Sequence[Any], *, ordered: bool | None = None) -> Domain:
     return Domain("choice", {"categories": listed(categories)} | ({} if ordered is None else {"ordered": ordered}))
 
 
+@_takes_one_list
 def grid_search(values: Iterable[Any]) -> Domain:
     """Return a grid parameter. Every combination of the values of a space's grids is run `num_samples` times."""
     return Domain("grid_search", {"values": listed(values)})

@@ -86,9 +86,9 @@ class Store:
         """The kind of database: "sqlite" or "postgresql"."""
         return self._database.backend
 
-    def migrate(self) -> None:
-        """Migrate the tables to this version of tuner."""
-        self._database.migrate()
+    def migrate(self, *, patient: bool = False) -> None:
+        """Migrate the tables to this version of tuner. patient: wait a while for a server that accepts no connections yet."""
+        self._database.migrate(patient=patient)
 
     def shrink(self) -> None:
         """Release the disk space of deleted rows, if the database is an SQLite file."""

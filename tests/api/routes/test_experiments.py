@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import sys
+import threading
 import time
 from datetime import datetime
 from itertools import product
@@ -25,6 +27,7 @@ from tests.driver.stored import stored
 from tests.store.examples import T0, a_report, a_spec, a_trial, begin
 from tests.web.searches import SHAPES, Search, bred, digits
 from tuner.api import schemas
+from tuner.api.routes.experiments import evaluation
 from tuner.api.schemas.experiments import _kept as kept_forms
 from tuner.domain import events
 from tuner.domain.batch import Batch
@@ -32,7 +35,7 @@ from tuner.domain.decisions import Finish, Stop
 from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import SpecError
+from tuner.errors import CheckerBusy, SpecError
 from tuner.store import Store
 
 API = "/api/v1/experiments"
@@ -150,6 +153,35 @@ async def test_experiments_are_replayed_one_at_a_time(
     asked = [client.post(f"{API}/digits/replay", json={"scheduler": "asha"}) for _ in range(2)]
     assert ["others wait: True" in answer.json()["detail"] for answer in await asyncio.gather(*asked)] == [True, True]
     assert not app.state.context.replaying.locked()
+
+
+async def test_a_replay_that_takes_too_long_or_that_nobody_waits_for_is_given_up(
+    client: httpx.AsyncClient, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other replays wait for it."""
+    record, epoch, trials = begin(sqlite_store)
+    batch = Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials, state=None)
+    sqlite_store.drivers.commit(record.id, epoch, batch, T0)
+    body = {"scheduler": "asha"}
+    assert (await client.post(f"{API}/digits/replay", json=body)).status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "REPLAY_S", -1.0)
+        refused = await client.post(f"{API}/digits/replay", json=body)
+        assert (refused.status_code, "tuner.replay in Python" in refused.text) == (422, True)
+    begun, given_up = threading.Event(), threading.Event()
+
+    def replay(*given: Any, check: Any, **options: Any) -> None:
+        begun.set()
+        with contextlib.suppress(CheckerBusy):
+            while True:
+                check()
+        given_up.set()
+
+    monkeypatch.setattr(evaluation.replays, "replay", replay)
+    asked = asyncio.create_task(client.post(f"{API}/digits/replay", json=body))
+    assert await asyncio.to_thread(begun.wait, 60)
+    asked.cancel()
+    assert await asyncio.to_thread(given_up.wait, 60)
 
 
 async def test_the_etag_of_a_new_experiment_works_in_if_match(client: httpx.AsyncClient, spec: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import threading
@@ -118,3 +119,14 @@ def test_searchers_are_asked_elsewhere_from_a_number_of_trials_on() -> None:
     assert learns.is_heavy(trials)
     slow = make({"type": "define_by_run", "search": {"type": "gp"}}, of)
     assert [one.HEAVY for one in (learns, slow)] == [False, True], "which has a helper of its own"
+
+
+async def test_a_helper_that_cannot_be_started_says_what_to_raise(
+    proposals: Proposals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:  # as under `ulimit -u`, which does not hold for root
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    with pytest.raises(ProposalError, match="cannot be started: .* unavailable; .* raise `ulimit -u`"):
+        await proposals.suggest("exp_a", make({"type": "tpe"}, task(FLAT)), 0, Population())

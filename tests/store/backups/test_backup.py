@@ -263,6 +263,7 @@ def test_the_home_in_a_url_is_that_of_the_service(tmp_path: Path, monkeypatch: p
         begin(store)
     backup("sqlite:///~/from.db", tmp_path / "copy")
     restore("sqlite:///~/to.db", tmp_path / "copy")
+    assert (home / "to.db").stat().st_mode & 0o777 == 0o600, "it has hashes of tokens"
     with Store.open("sqlite:///~/to.db") as store:
         store.check()
         assert [one.name for one in store.experiments.page().items] == ["digits"]

@@ -61,6 +61,8 @@ def test_a_machine_that_does_not_say_is_trusted(tmp_path: Path) -> None:
 def test_an_at_sign_in_a_password_is_to_be_encoded() -> None:
     with pytest.raises(StoreError, match=r"'postgresql://me:\*\*\*@host/db'; write each @ of the password as %40"):
         Store.open("postgresql://me:p@ss@host/db")
+    with pytest.raises(StoreError, match=r"'postgresql://me:\*\*\*@host/db'; write .* as %40, and each / as %2F"):
+        Store.open("postgresql://me:p@a/ss@host/db")
     Store.open("postgresql://me:p%40ss@host/db").close()
 
 
@@ -199,7 +201,13 @@ def test_a_server_that_is_not_there_is_worth_another_try(tmp_path: Path) -> None
         ("postgresql://me:hunter2@host/db?sslpassword=x", "postgresql://me:***@host/db?sslpassword=***"),
         ("postgresql:///db?user=me&pass%77ord=hunter2", "postgresql:///db?user=me&pass%77ord=***"),
         ("postgresql:///db?%53slPassword=hunter2", "postgresql:///db?%53slPassword=***"),
+        ("postgresql:/me:hunter2@host/db", "postgresql:/me:***@host/db"),
+        ("postgresql://me:hunter2", "postgresql://me:***"),
+        ("postgresql://me:hun/ter2/db", "postgresql://me:***"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://[::1]:5432/db", "postgresql://[::1]:5432/db"),
+        ("postgresql://one:1,two:2/db", "postgresql://one:1,two:2/db"),
         ("sqlite:////home/me/tuner.db", "sqlite:////home/me/tuner.db"),
     ],
 )
@@ -214,6 +222,9 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         "postgresql://me:hunter2@127.0.0.1:1/db",
         "postgresql://me:hunter2@127.0.0.1:port/db",
         "postgresql://me:p@hunter2@127.0.0.1:1/db",
+        "postgresql://me:p@a/hunter2@127.0.0.1:1/db",
+        "postgresql://me:p@a?b=hunter2@127.0.0.1:1/db",
+        "postgresql://me:p/hunter2/db",
         "host=127.0.0.1 password=hunter2",
         "x://a:hunter2@b",
     ],

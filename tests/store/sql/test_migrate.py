@@ -20,7 +20,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 from tests.driver.bench import Bench
 from tests.driver.stored import stored
@@ -215,6 +215,26 @@ def test_a_process_waits_while_another_one_migrates(
     engine.dispose()
     warning = next(record.getMessage() for record in caplog.records)
     assert warning.startswith(f"waiting for a process that writes to the database sqlite:///{path}")
+
+
+@pytest.mark.postgres
+def test_a_patient_process_waits_for_a_server_that_starts_but_not_for_one_that_rejects_it(
+    postgres_server: str, tmp_path: Path, warned: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = make_url(postgres_server)
+    with Store.open(url.set(database="nothing").render_as_string(hide_password=False)) as store:
+        with pytest.raises(StoreError, match='database "nothing" does not exist'):
+            store.migrate(patient=True)
+        assert not caplog.records
+    folder = url.query["host"]
+    later = url.update_query_dict({"host": str(tmp_path / "pg")}).render_as_string(hide_password=False)
+    with Store.open(later) as store, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.migrate, patient=True)
+        assert warned.wait(60)
+        (tmp_path / "pg").symlink_to(str(folder))
+        waiting.result(60)
+    [record] = caplog.records
+    assert record.getMessage().startswith("waiting up to 30 s for the database postgresql")
 
 
 @pytest.mark.postgres

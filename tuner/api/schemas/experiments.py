@@ -241,6 +241,10 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     ]
     stop: Annotated[Json, Field(description="conditions under which a trial is complete before it reaches max_t")]
     scaling: Annotated[Scaling, Field(description="the number of ranks of each trial, and their resources")]
+    executor: Annotated[
+        Literal["auto", "ray", "local", "agents"],
+        Field(description="where trials run, as in the spec; those of agents hold none of the cluster's resources"),
+    ]
     limits: Annotated[Limits, Field(description="the limits, with defaults filled in")]
     entrypoint: Annotated[
         str | None,
@@ -365,6 +369,7 @@ def _shown(version: _Version) -> Experiment:
         method=spec.method,
         stop=dict(spec.stop),
         scaling=spec.scaling,
+        executor=spec.executor,
         limits=spec.limits,
         entrypoint=spec.entrypoint,
         bundle=bundle_in(spec.runtime_env),

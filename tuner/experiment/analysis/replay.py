@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ def replay(
     search_alg: Any = None,
     max_concurrent_trials: int | None = None,
     most_reports: int | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Replay:
     """Return what another scheduler or searcher would have done with the trials that an experiment recorded.
 
@@ -42,6 +43,7 @@ def replay(
         search_alg: a searcher, its name or its JSON form. None: the recorded configurations, in their original order.
         max_concurrent_trials: the maximum number of trials that train at once. None: as many as in the experiment.
         most_reports: refuse an experiment that has more reports than this. None: no limit.
+        check: called before every step of the replay; may raise an error to give up.
 
     Raises:
         SpecError: the arguments do not fit the experiment, or the experiment cannot be replayed. The message says why.
@@ -84,7 +86,7 @@ def replay(
         many = f"{outside} trials are left out: their configurations do"
         what = "1 trial is left out: its configuration does" if outside == 1 else many
         notes.append(f"{what} not lie in the current search space")
-    found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials)
+    found = run_again(spec, space, recorded, Parts(**parts), max_concurrent_trials=max_concurrent_trials, check=check)
     return replace(found, notes=(*found.notes, *notes))
 
 

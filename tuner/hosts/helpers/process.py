@@ -16,6 +16,9 @@ from typing import BinaryIO
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 
+MORE_PROCESSES = "this user or container may run no more processes: raise `ulimit -u`, or the container's limit on pids"
+"""The advice if no process can be started (EAGAIN)."""
+
 
 async def start_helper(
     module: str,
@@ -33,19 +36,25 @@ async def start_helper(
         environ: environment variables besides those of this process.
         working_dir: the working directory of the process. None: that of this process.
         limit: the maximum length of a line that can be read from the process, in bytes.
+
+    Raises:
+        OSError: the process cannot be started. If this user may start no more processes, the message says what to raise.
     """
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # the working directory may have a module with the name of one that the helper imports, such as `signal`
-        "-m",
-        module,
-        stdin=PIPE,
-        stdout=PIPE,
-        cwd=working_dir,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, *sys_path])), **(environ or {})},
-        limit=limit,
-        start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
-    )
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the working directory may have a module with the name of one that the helper imports, such as `signal`
+            "-m",
+            module,
+            stdin=PIPE,
+            stdout=PIPE,
+            cwd=working_dir,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, *sys_path])), **(environ or {})},
+            limit=limit,
+            start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
+        )
+    except BlockingIOError as error:
+        raise OSError(error.errno, f"{error.strerror}; {MORE_PROCESSES}") from error
 
 
 async def end_helper(process: Process) -> int:

@@ -185,14 +185,17 @@ class _Helper:
         async with self._turn:
             try:
                 process = self._process or await self._start()
+            except OSError as error:
+                raise ProposalError(f"the searcher's helper process cannot be started: {error}") from error
+            try:
                 await self._update(process, experiment, searcher, trials, sys_path, (method, args))
-                error, value = await _read(process)
+                failure, value = await _read(process)
             except (EOFError, OSError) as lost:
                 code = await self._end()
                 raise ProposalError(f"the searcher's helper process has exited (exit code {code})") from lost
-        if error is None:
+        if failure is None:
             return value
-        raise error
+        raise failure
 
     async def _update(
         self,

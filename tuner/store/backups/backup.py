@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import Conflict, StoreError
 from tuner.store.backups import exchange
-from tuner.store.sql.connect import make_folder, sqlite_file
+from tuner.store.sql.connect import is_in_own_home, make_folder, sqlite_file
 from tuner.store.sql.migrate import is_known
 
 BUSY_S = 30.0
@@ -103,6 +103,9 @@ def restore(url: str, source: Path, *, force: bool = False) -> None:
             _put_back_elsewhere(url, source, force)
             return
         make_folder(target.parent)
+        if is_in_own_home(target):
+            with contextlib.suppress(OSError):  # SQLite meets the same error, and names the file
+                target.touch(mode=0o600)
         with (
             _errors(f"the restore to {target} has failed", "; move it away, and restore the backup again"),
             closing(sqlite3.connect(target, timeout=BUSY_S)) as write,

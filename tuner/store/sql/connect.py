@@ -57,7 +57,15 @@ _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransact
 _LASTING = ("no such table", "no such column", "malformed JSON", "ProgramLimitExceeded")
 """Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for values that are too large."""
 
-_PASSWORD = re.compile(r"(?<=//)([^/@:]*):[^\n]*(?=@)")
+_NOT_UP = ("Is the server running", "the database system is ")
+"""Parts of the errors of a PostgreSQL server that is not running, and of one that is starting or being shut down."""
+
+_PASSWORD = re.compile(r"(?<=[:/]/)([^/@:]*):[^\n]*(?=@)")
+_WITHOUT_HOST = re.compile(r"(?<=[:\w]//)([^/@:\[]*):(?!\d*(?:[/?,\s'\")]|$))(?!\s)[^\n]*")
+"""Matches a user and a password that no ``@HOST`` follows, as in ``postgresql://me:secret/db``. A port is no password."""
+
+_ENDS_EARLY = re.compile(r"//[^/@:]*:[^@]*@[^@]*@")
+"""Matches a URL whose password most likely ends at an @ of its own, so that errors would show its rest as the host."""
 
 
 def _spelled(word: str) -> str:
@@ -86,6 +94,10 @@ def connect(url: str | URL, synchronous: Synchronous = "NORMAL") -> Engine:
         case "sqlite":
             return _sqlite(parsed, synchronous)
         case "postgresql":
+            if isinstance(url, str) and _ENDS_EARLY.search(url) is not None:
+                raise StoreError(
+                    f"not a database URL: {shown_url(url)!r}; write each @ of the password as %40, and each / as %2F"
+                )
             return _postgresql(parsed)
         case other:
             raise StoreError(f"{other!r} is not supported; use sqlite:////path/to/file or postgresql://user@host/name")
@@ -98,7 +110,8 @@ def connect_alone(file: Path) -> Engine:
 
 def shown_url(url: str) -> str:
     """Return the URL for messages and logs, with *** in place of its password and, if necessary, of everything after it."""
-    return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
+    shown, count = _PASSWORD.subn(r"\1:***", url)
+    return _PARAMETER.sub(r"\1=***", shown if count else _WITHOUT_HOST.sub(r"\1:***", shown))
 
 
 def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
@@ -107,11 +120,11 @@ def _sqlite(url: URL, synchronous: Synchronous) -> Engine:
     path = sqlite_file(url.database)
     refuse_network_disk(path)
     make_folder(path.parent)
-    private = path if _is_in_own_home(path) else None
+    private = path if is_in_own_home(path) else None
     return _engine(url.set(database=str(path)), synchronous, functools.partial(_write_ahead, private=private))
 
 
-def _is_in_own_home(path: Path) -> bool:
+def is_in_own_home(path: Path) -> bool:
     """Return whether a file is below the home directory of this user, and so not in a folder that a group shares."""
     try:
         return path.is_relative_to(Path.home())
@@ -196,8 +209,6 @@ def _without_write_ahead(cursor: Any) -> None:
 
 
 def _postgresql(url: URL) -> Engine:
-    if "@" in (url.host or ""):  # the driver's error would name the host, and so a part of the password
-        raise StoreError(f"not a database URL: {shown_url(str(url))!r}; write each @ of the password as %40")
     try:
         if url.drivername == "postgresql":
             url = url.set(drivername="postgresql+psycopg")
@@ -269,6 +280,11 @@ def translated(backend: str, file: str | None = None) -> Iterator[None]:
         if is_of_driver(error, backend):
             raise translate(error, backend, file) from error
         raise
+
+
+def is_not_up(error: BaseException | None) -> bool:
+    """Return whether an error of PostgreSQL's driver says that the server is not running, or accepts no connections yet."""
+    return any(part in str(error) for part in _NOT_UP)
 
 
 _DRIVERS = {"sqlite": "sqlite3", "postgresql": "psycopg"}

@@ -150,10 +150,10 @@ class Database:
         self._shares: list[Share[Any]] = []
         self._has_leader = False
 
-    def migrate(self) -> None:
-        """Migrate the tables to this version of tuner."""
+    def migrate(self, *, patient: bool = False) -> None:
+        """Migrate the tables to this version of tuner. patient: wait a while for a server that accepts no connections yet."""
         with translated(self.backend, self._path):
-            migrate(self.engine)
+            migrate(self.engine, patient=patient)
 
     def check(self) -> None:
         """Raise StoreError unless the database responds and has the tables of this version."""

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,19 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tuner.errors import StoreError
-from tuner.store.sql.connect import shown_url, translate
+from tuner.store.sql.connect import is_not_up, shown_url, translate
 from tuner.store.sql.tables import metadata
 
 log = logging.getLogger(__name__)
 
 TELL_EVERY_S = 10.0
 """The time between two warnings that a migration is still running or waiting, in seconds."""
+
+START_S = 30.0
+"""A patient migration waits this many seconds for a server that accepts no connections yet, most likely because it starts."""
+
+AGAIN_S = 0.3
+"""The time between two attempts to connect to such a server, in seconds."""
 
 LOCK_MS = 300
 """The time for which a migration waits for the lock of a table in PostgreSQL before it lets others go on, in milliseconds.
@@ -91,12 +98,16 @@ def _revision(connection: Connection) -> str | None:
     return str(row[0]) if row else None
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engine: Engine, *, patient: bool = False) -> None:
     """Migrate the database to `head()`. Several processes may do this at once: all but one wait until it is done.
 
     If there is nothing to do, this costs only one query.
+
+    patient: wait up to `START_S` seconds for a server that accepts no connections yet.
     """
     try:
+        if patient:
+            _wait_for_server(engine)
         if (before := revision(engine)) == head():
             return
     except DBAPIError as error:
@@ -106,6 +117,23 @@ def migrate(engine: Engine) -> None:
 
     if before is not None or not _create(engine):
         upgrade(engine)
+
+
+def _wait_for_server(engine: Engine) -> None:
+    """Wait until the server accepts connections, for at most `START_S` seconds. Raise at once if it rejects this user."""
+    until = time.monotonic() + START_S
+    is_told = False
+    while True:
+        try:
+            engine.connect().close()
+            return
+        except DBAPIError as error:
+            if not is_not_up(error.orig) or time.monotonic() > until:
+                raise
+        if not is_told:
+            is_told = True
+            log.warning("waiting up to %g s for the database %s, which accepts no connections", START_S, _shown(engine))
+        time.sleep(AGAIN_S)
 
 
 def _not_allowed(engine: Engine) -> str:

@@ -2857,6 +2857,12 @@ export interface components {
             };
             /** @description the number of ranks of each trial, and their resources */
             scaling: components["schemas"]["Scaling"];
+            /**
+             * Executor
+             * @description where trials run, as in the spec; those of agents hold none of the cluster's resources
+             * @enum {string}
+             */
+            executor: "auto" | "ray" | "local" | "agents";
             /** @description the limits, with defaults filled in */
             limits: components["schemas"]["Limits"];
             /**
@@ -6732,13 +6738,13 @@ export interface components {
             iteration: number;
             /**
              * Metrics
-             * @description the values of the metrics by name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN, and the infinities are texts
              * @example {
              *       "loss": 0.71
              *     }
              */
             metrics: {
-                [key: string]: number | null;
+                [key: string]: number | ("Infinity" | "-Infinity") | null;
             };
             /**
              * Step
@@ -6778,13 +6784,13 @@ export interface components {
             iteration: number;
             /**
              * Metrics
-             * @description the values of the metrics by name; null stands for NaN
+             * @description the values of the metrics by name; null stands for NaN, and the infinities are texts
              * @example {
              *       "loss": 0.71
              *     }
              */
             metrics: {
-                [key: string]: number | null;
+                [key: string]: number | ("Infinity" | "-Infinity") | null;
             };
             /**
              * Step

@@ -44,7 +44,7 @@ const CLUSTER: Cluster = {
       workers: 2,
       priority: 5,
       reserved: true,
-      reason: "needs 2 free GPUs, and there is 1",
+      reason: "needs 2 free GPUs, and `ray status` shows 1",
       nodes: [],
     },
   ],
@@ -91,7 +91,7 @@ describe("the page of the cluster", () => {
       "host-bdigits trial 3, rank 1 (GPU 1) 2 of 8 1 of 210.0.0.b",
     ]);
     expect(rows("Waiting")[0]).toMatch(
-      /^1digitstrial 4needs 2 free GPUs, and there is 1room is reserved for it2 × 1 GPU, 1 CPU.*5$/,
+      /^1digitstrial 4needs 2 free GPUs, and ray status shows 1room is reserved for it2 × 1 GPU, 1 CPU.*5$/,
     );
     expect(rows("Running")[0]).toMatch(/^digitstrial 32 × 1 GPU, 1 CPUhost-a, host-b0, 1/);
     expect(rows("Shares")).toEqual(["digits5175 %11"]);
@@ -127,6 +127,7 @@ describe("the page of the cluster", () => {
     const items = [
       one("by a script", "python"),
       one("asked", "study", { counts: { running: 0 } }),
+      one("far away", "python", { executor: "agents" }),
       one("left", "python", { abandoned: true }),
       one("by this service", "api"),
       one("taken over", "adopted"),
@@ -142,13 +143,13 @@ describe("the page of the cluster", () => {
         .getAllByRole("row")
         .slice(1)
         .map((row) => row.textContent);
-    expect(await listed()).toEqual(["by a script42 CPUs", "asked0nothing"]);
+    expect(await listed()).toEqual(["by a script42 CPUs", "asked0nothing", "far away4nothing"]);
     expect(screen.getByRole("link", { name: "by a script" }).getAttribute("href")).toBe("/experiments/by a script");
     expect(screen.getByRole("status").textContent).toContain("No trial of this service is running or waiting.");
     cleanup();
     vi.spyOn(api, "cluster").mockRejectedValue(new ApiError(503, "no driver is running"));
     show();
-    expect(await listed()).toHaveLength(2);
+    expect(await listed()).toHaveLength(3);
     cleanup();
     asked.mockResolvedValue({ items: [one("by this service", "api")] } as never);
     show();

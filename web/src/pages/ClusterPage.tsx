@@ -143,7 +143,7 @@ export default function ClusterPage() {
                 experiment(one.experiment_id),
                 <Trial key="trial" of={one} />,
                 <span key="why">
-                  {one.reason}
+                  <Sentence text={one.reason} />
                   {one.reserved && (
                     <span
                       className={classes.kept}

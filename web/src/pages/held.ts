@@ -17,9 +17,12 @@ export function onlyWaits({ state, counts }: Pick<Experiment, "state" | "counts"
   return counts.pending === 1 ? "1 trial waits" : `${counts.pending} trials wait`;
 }
 
-/** Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs; empty if none runs. */
-export function inUse({ counts, scaling }: Pick<Experiment, "counts" | "scaling">): string {
-  if (counts.running === 0) return "";
+/**
+ * Say what the running trials of an experiment hold: "4 GPUs", "at least 4 GPUs" if they are elastic, or "2 CPUs" without GPUs.
+ * Empty if none runs, or if they run on agents, which use nothing of the cluster.
+ */
+export function inUse({ counts, scaling, executor }: Pick<Experiment, "counts" | "scaling" | "executor">): string {
+  if (counts.running === 0 || executor === "agents") return "";
   const each = bundleOf(scaling);
   const unit = each["GPU"] ? "GPU" : "CPU";
   const amount = counts.running * scaling.num_workers * (each[unit] ?? 0);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 import time
 from typing import Annotated, Any, Literal
 
@@ -25,8 +27,8 @@ from tuner.api.answers import (
     not_modified,
     optional_text,
 )
-from tuner.api.context import Here
-from tuner.errors import NotFound, SpecError
+from tuner.api.context import LOOK_S, Here
+from tuner.errors import CheckerBusy, NotFound, SpecError
 from tuner.experiment.analysis import forecast as forecasts
 from tuner.experiment.analysis import replay as replays
 from tuner.experiment.analysis import timeline as timelines
@@ -35,6 +37,9 @@ from tuner.experiment.analysis.pareto import front, growth
 router = APIRouter(route_class=Route, tags=["experiments"])
 MOST_REPLAYED = 200_000
 """Experiments with more reports than this are not replayed. A replay of this many reports takes about ten seconds."""
+
+REPLAY_S = 60.0
+"""Seconds after which a replay is given up. It delays other replays, and some schedulers are slow with many trials."""
 
 
 @router.get(
@@ -284,8 +289,20 @@ def forecast(
     responses={**NOT_FOUND, **BAD},
     summary="Predict, from the recorded trials, what another scheduler or searcher would have done. Nothing is trained.",
 )
-async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, Depends(json_body)]) -> Response:
+async def replay(
+    here: Here, experiment_id: ExperimentId, request: Request, data: Annotated[Any, Depends(json_body)]
+) -> Response:
     asked = schemas.ReplayRequest.read(data)
+    gone = threading.Event()
+    end = math.inf
+
+    def check() -> None:
+        if gone.is_set():
+            raise CheckerBusy("the client has disconnected, or the service is shutting down")
+        if time.monotonic() > end:
+            raise SpecError(
+                f"the replay takes longer than the {REPLAY_S:g} s that it may take here; tuner.replay in Python has no limit"
+            )
 
     def work() -> Response:
         found = replays.replay(
@@ -295,8 +312,17 @@ async def replay(here: Here, experiment_id: ExperimentId, data: Annotated[Any, D
             search_alg=asked.search,
             max_concurrent_trials=asked.max_concurrent_trials,
             most_reports=MOST_REPLAYED,
+            check=check,
         )
         return answer(schemas.Replay.of(found))
 
     async with here.replaying:
-        return await here.off_the_pool(work)
+        end = time.monotonic() + REPLAY_S
+        working = asyncio.ensure_future(here.off_the_pool(work))
+        try:
+            while not (await asyncio.wait({working}, timeout=LOOK_S))[0]:
+                if here.ending.is_set() or await request.is_disconnected():
+                    gone.set()
+        finally:
+            gone.set()  # also if this task is cancelled
+        return working.result()

@@ -28,8 +28,11 @@ Iteration = Annotated[
 ]
 MetricName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=PRINTABLE)]
 Metrics = Annotated[
-    dict[MetricName, float | None],
-    Field(description="the values of the metrics by name; null stands for NaN", examples=[{"loss": 0.71}]),
+    dict[MetricName, float | Literal["Infinity", "-Infinity"] | None],
+    Field(
+        description="the values of the metrics by name; null stands for NaN, and the infinities are texts",
+        examples=[{"loss": 0.71}],
+    ),
 ]
 Step = Annotated[
     int | None,

@@ -23,6 +23,7 @@ import { Heading } from "../common/Heading";
 import { Facts } from "../common/Panel";
 import { ProblemBox } from "../common/Problem";
 import { CopyMenu } from "../common/CopyMenu";
+import { Sentence } from "../common/Sentence";
 import { StateBadge } from "../common/StateBadge";
 import { TrialActions } from "../actions/TrialActions";
 import { TrialCharts } from "./TrialCharts";
@@ -152,7 +153,7 @@ function Outcome({ trial }: { trial: TrialWithSegments }) {
       )}
       {trial.waiting && !hasEnded(trial.state) && (
         <p className={classes.waiting}>
-          <b>Waiting:</b> {trial.waiting}
+          <b>Waiting:</b> <Sentence text={trial.waiting} />
         </p>
       )}
       {trial.error && <FailureBox failure={trial.error} over={trial.state !== "failed"} />}
