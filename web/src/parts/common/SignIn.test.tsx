@@ -2,6 +2,7 @@ import { MantineProvider, Modal, TextInput } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { useState } from "react";
+import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
 import { SignedIn, SignOut } from "./SignIn";
@@ -41,11 +42,13 @@ function Page() {
 function show() {
   render(
     <MantineProvider>
-      <QueryClientProvider client={new QueryClient()}>
-        <SignedIn>
-          <Page />
-        </SignedIn>
-      </QueryClientProvider>
+      <MemoryRouter>
+        <QueryClientProvider client={new QueryClient()}>
+          <SignedIn>
+            <Page />
+          </SignedIn>
+        </QueryClientProvider>
+      </MemoryRouter>
     </MantineProvider>,
   );
 }
@@ -131,11 +134,13 @@ describe("if a session ends while somebody types", () => {
     );
     render(
       <MantineProvider env="test">
-        <QueryClientProvider client={(client = new QueryClient())}>
-          <SignedIn>
-            <Form />
-          </SignedIn>
-        </QueryClientProvider>
+        <MemoryRouter>
+          <QueryClientProvider client={(client = new QueryClient())}>
+            <SignedIn>
+              <Form />
+            </SignedIn>
+          </QueryClientProvider>
+        </MemoryRouter>
       </MantineProvider>,
     );
     fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour of typing" } });
