@@ -191,6 +191,20 @@ describe("if a session ends while somebody types", () => {
     expect([query.gcTime, query.meta]).toEqual([0, { needsDriver: true }]);
   });
 
+  test("it comes back if they sign in in another tab, as with a provider, which opens in one", async () => {
+    await type();
+    vi.spyOn(api, "session").mockImplementation(() =>
+      Promise.resolve({ required: true, name, role, sign_in_url: "/auth/login" } as never),
+    );
+    await ends();
+    const link = await screen.findByRole("link", { name: "Sign in with your organization" });
+    expect(link.getAttribute("target")).toBe("_blank");
+    name = "me";
+    act(() => void window.dispatchEvent(new Event("visibilitychange")));
+    await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
+  });
+
   test("nobody else sees it", async () => {
     await type();
     await ends();
