@@ -18,4 +18,6 @@ export const keys = {
   trialDecisions: (id: string) => ["trial", id, "decisions"] as const,
   trialCheckpoints: (id: string) => ["trial", id, "checkpoints"] as const,
   trialCurves: (id: string, across: Across) => ["trial", id, "curves", formatAcross(across)] as const,
+  /** What was typed on the page of an entry of the history, and is not sent. */
+  draft: (entry: string) => ["draft", entry] as const,
 };

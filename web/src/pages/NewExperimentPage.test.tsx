@@ -43,6 +43,9 @@ const DRY = {
   labels: {},
 };
 
+/** Return false if the browser asks before the page is left. */
+const leaves = () => window.dispatchEvent(new Event("beforeunload", { cancelable: true }));
+
 /** Open the page at an address. */
 function show(address: string) {
   render(
@@ -305,12 +308,17 @@ it("asks for a token if the session has ended when the search is started, and ke
     </MantineProvider>,
   );
   const start = await screen.findByRole<HTMLButtonElement>("button", { name: "Start the search" });
+  fireEvent.change(screen.getByLabelText("Metric"), { target: { value: "typed" } });
+  await waitFor(() => expect(start.disabled).toBe(true));
   await waitFor(() => expect(start.disabled).toBe(false));
   for (const call of ["dryRun", "cluster", "create"] as const)
     vi.spyOn(api, call).mockRejectedValue(new ApiError(401, "a token is needed"));
   fireEvent.click(start);
   expect(await screen.findByLabelText(/^Token/)).toBeTruthy();
-  expect(screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML").value).toMatch(/^name: digits$/m);
+  const yaml = screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
+  expect(yaml.value).toMatch(/^name: digits$/m);
+  // The form hides what was typed, but the browser still asks before the page is left with it.
+  expect(leaves()).toBe(false);
 });
 
 it("keeps what was typed for the way back until somebody signs out, and asks before the page is left with it", async () => {
@@ -330,18 +338,18 @@ it("keeps what was typed for the way back until somebody signs out, and asks bef
     <MantineProvider env="test">
       <MemoryRouter initialEntries={["/new"]}>
         <QueryClientProvider client={client}>
-          <Routes>
-            <Route path="/new" element={<NewExperimentPage />} />
-            <Route path="*" element={<Others />} />
-          </Routes>
+          <SignedIn>
+            <Routes>
+              <Route path="/new" element={<NewExperimentPage />} />
+              <Route path="*" element={<Others />} />
+            </Routes>
+          </SignedIn>
         </QueryClientProvider>
       </MemoryRouter>
     </MantineProvider>,
   );
   const yaml = () => screen.getByLabelText<HTMLTextAreaElement>("Spec as YAML");
   const press = (role: string, name: string) => fireEvent.click(screen.getByRole(role, { name }));
-  // An event that was prevented returns false, and the browser asks.
-  const leaves = () => window.dispatchEvent(new Event("beforeunload", { cancelable: true }));
   const example = yaml().value;
   expect(leaves()).toBe(true);
   fireEvent.change(yaml(), { target: { value: "name: typed" } });
@@ -354,7 +362,7 @@ it("keeps what was typed for the way back until somebody signs out, and asks bef
   press("link", "New");
   expect(yaml().value).toBe(example);
   press("link", "Experiments");
-  await client.resetQueries();
+  void client.resetQueries(); // the session is never read
   press("button", "Back");
   press("link", "Experiments");
   expect(

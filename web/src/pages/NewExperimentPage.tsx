@@ -343,21 +343,19 @@ function Editor({ first, of: source }: { first: Spec; of?: Source }) {
 }
 
 /**
- * The text of the editor. "Back" and "forward" to this entry of the history bring it back, and the browser asks before it is lost
- * with the page. It stays in memory, where signing out drops it too, since a runtime_env may contain secrets.
+ * The text of the editor. "Back" and "forward" to this entry of the history bring back what was typed, and `SignedIn` lets the browser
+ * ask before it is lost with the page. It stays in memory, where signing out drops it too, since a runtime_env may contain secrets.
  */
 function useDraft(first: Spec) {
   const client = useQueryClient();
   const entry = useLocation().key;
   const [begin] = useState(() => stringify(first));
-  const [text, setText] = useState(() => client.getQueryData<string>(["draft", entry]) ?? begin);
+  const [text, setText] = useState(() => client.getQueryData<string>(keys.draft(entry)) ?? begin);
   useEffect(() => {
-    client.setQueryDefaults(["draft"], { gcTime: Infinity });
-    client.setQueryData(["draft", entry], text);
-    if (text === begin) return;
-    const ask = (event: BeforeUnloadEvent) => event.preventDefault();
-    window.addEventListener("beforeunload", ask);
-    return () => window.removeEventListener("beforeunload", ask);
+    const queryKey = keys.draft(entry);
+    client.setQueryDefaults(queryKey, { gcTime: Infinity });
+    if (text === begin) client.removeQueries({ queryKey });
+    else client.setQueryData(queryKey, text);
   }, [client, entry, text, begin]);
   return [text, setText] as const;
 }

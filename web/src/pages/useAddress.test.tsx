@@ -1,6 +1,6 @@
-import { act, renderHook } from "@testing-library/react";
+import { act, renderHook, waitFor } from "@testing-library/react";
 import { expect, it } from "vitest";
-import { MemoryRouter, useLocation, useNavigate } from "react-router";
+import { BrowserRouter, MemoryRouter, useLocation, useNavigate } from "react-router";
 import { useAddress } from "./useAddress";
 
 it("a change that comes before the previous one is drawn loses nothing", () => {
@@ -75,31 +75,50 @@ it("a change that is not drawn before another page opens is not carried to that 
   expect([get("pick"), get("at")]).toEqual([null, "4"]);
 });
 
-it("the way back leads to the earlier tab and closes the panel of a trial", () => {
-  const { result } = renderHook(() => ({ address: useAddress(), navigate: useNavigate(), at: useLocation() }), {
-    wrapper: ({ children }) => (
-      <MemoryRouter initialEntries={["/list", "/?sort=lr"]} initialIndex={1}>
-        {children}
-      </MemoryRouter>
-    ),
-  });
+it("the way back leads to the earlier tab and closes the panel of a trial", async () => {
+  window.history.pushState(null, "", "/list");
+  window.history.pushState(null, "", "/?sort=lr");
+  const { result } = renderHook(() => ({ address: useAddress(), at: useLocation() }), { wrapper: BrowserRouter });
   const set = (changes: Record<string, string | null>) => act(() => result.current.address.set(changes));
-  const back = () => act(() => void result.current.navigate(-1));
-  const shown = () => result.current.at.pathname + result.current.at.search;
+  const shows = (url: string) => waitFor(() => expect(result.current.at.pathname + result.current.at.search).toBe(url));
+  const go = async (delta: number, url: string) => {
+    window.history.go(delta);
+    await shows(url);
+  };
   set({ tab: "parameters" });
   set({ trial: "3" });
   set({ trial: "4" });
   set({ view: "logs" });
-  expect(shown()).toBe("/?sort=lr&tab=parameters&trial=4&view=logs");
-  back();
-  expect(shown()).toBe("/?sort=lr&tab=parameters");
+  await shows("/?sort=lr&tab=parameters&trial=4&view=logs");
+  await go(-1, "/?sort=lr&tab=parameters");
   // However many trials are opened and closed, "back" need not be pressed for each of them.
-  for (const trial of ["5", null, "6", null, "7"]) set({ trial });
-  expect(shown()).toBe("/?sort=lr&tab=parameters&trial=7");
-  back();
-  expect(shown()).toBe("/?sort=lr&tab=parameters");
-  back();
-  expect(shown()).toBe("/?sort=lr");
-  back();
-  expect(shown()).toBe("/list");
+  for (const trial of ["5", "6"]) {
+    set({ trial });
+    await shows(`/?sort=lr&tab=parameters&trial=${trial}`);
+    set({ trial: null });
+    await shows("/?sort=lr&tab=parameters");
+  }
+  await go(-1, "/?sort=lr");
+  await go(1, "/?sort=lr&tab=parameters");
+  // A closed trial stays closed, and what was chosen while it was open stays.
+  set({ trial: "7" });
+  set({ sort: "loss" });
+  act(() => {
+    result.current.address.set({ trial: null });
+    result.current.address.set({ pick: "7" });
+  });
+  await shows("/?sort=loss&tab=parameters&pick=7");
+  // Whoever opens another one at once finds it open, and the way back closes it.
+  set({ trial: "8" });
+  act(() => {
+    result.current.address.set({ trial: null });
+    result.current.address.set({ trial: "9" });
+  });
+  await shows("/?sort=loss&tab=parameters&pick=7&trial=9");
+  await go(-1, "/?sort=loss&tab=parameters&pick=7");
+  set({ tab: null });
+  await shows("/?sort=loss&pick=7");
+  await go(-1, "/?sort=loss&tab=parameters&pick=7");
+  await go(-1, "/?sort=lr");
+  await go(-1, "/list");
 });

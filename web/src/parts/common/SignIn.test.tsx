@@ -2,6 +2,7 @@ import { MantineProvider, Modal, TextInput } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { useState } from "react";
+import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
 import { SignedIn, SignOut } from "./SignIn";
@@ -41,11 +42,13 @@ function Page() {
 function show() {
   render(
     <MantineProvider>
-      <QueryClientProvider client={new QueryClient()}>
-        <SignedIn>
-          <Page />
-        </SignedIn>
-      </QueryClientProvider>
+      <MemoryRouter>
+        <QueryClientProvider client={new QueryClient()}>
+          <SignedIn>
+            <Page />
+          </SignedIn>
+        </QueryClientProvider>
+      </MemoryRouter>
     </MantineProvider>,
   );
 }
@@ -131,11 +134,13 @@ describe("if a session ends while somebody types", () => {
     );
     render(
       <MantineProvider env="test">
-        <QueryClientProvider client={(client = new QueryClient())}>
-          <SignedIn>
-            <Form />
-          </SignedIn>
-        </QueryClientProvider>
+        <MemoryRouter>
+          <QueryClientProvider client={(client = new QueryClient())}>
+            <SignedIn>
+              <Form />
+            </SignedIn>
+          </QueryClientProvider>
+        </MemoryRouter>
       </MantineProvider>,
     );
     fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour of typing" } });
@@ -184,6 +189,20 @@ describe("if a session ends while somebody types", () => {
     await signIn("me");
     const query = client.getQueryCache().find({ queryKey: ["experiments"] })!;
     expect([query.gcTime, query.meta]).toEqual([0, { needsDriver: true }]);
+  });
+
+  test("it comes back if they sign in in another tab, as with a provider, which opens in one", async () => {
+    await type();
+    vi.spyOn(api, "session").mockImplementation(() =>
+      Promise.resolve({ required: true, name, role, sign_in_url: "/auth/login" } as never),
+    );
+    await ends();
+    const link = await screen.findByRole("link", { name: "Sign in with your organization" });
+    expect(link.getAttribute("target")).toBe("_blank");
+    name = "me";
+    act(() => void window.dispatchEvent(new Event("visibilitychange")));
+    await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
   });
 
   test("nobody else sees it", async () => {

@@ -1,7 +1,9 @@
 import { Button } from "@mantine/core";
 import { notifyManager, QueryObserver, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Activity, Fragment, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
+import { useLocation } from "react-router";
 import { api, ApiError } from "../../api/client";
+import { keys } from "../../live/keys";
 import { lazily } from "./lazily";
 import { identity } from "./identity";
 import { useSession } from "./useSession";
@@ -21,6 +23,7 @@ export function SignedIn({ children }: { children: ReactNode }) {
   const refused = useIsRefused();
   useRefusedActions();
   useKept(refused);
+  useDraftQuestion();
   const session = useSession();
   const who = session?.name ? identity(session) : null;
   const [last, setLast] = useState<string | null>(null);
@@ -52,6 +55,19 @@ function useKept(hidden: boolean): void {
     );
     return () => ends.forEach((end) => end());
   }, [client, hidden]);
+}
+
+/** Let the browser ask before the page is left with what was typed on it, also while the sign-in form hides it. */
+function useDraftQuestion(): void {
+  const client = useQueryClient();
+  const entry = useLocation().key;
+  useEffect(() => {
+    const ask = (event: BeforeUnloadEvent) => {
+      if (client.getQueryData(keys.draft(entry)) !== undefined) event.preventDefault();
+    };
+    window.addEventListener("beforeunload", ask);
+    return () => window.removeEventListener("beforeunload", ask);
+  }, [client, entry]);
 }
 
 /** True if the page could not read something because nobody is signed in. */

@@ -1,6 +1,6 @@
 import { Button, PasswordInput } from "@mantine/core";
 import { useQuery, useQueryClient, type QueryClient } from "@tanstack/react-query";
-import { useState, type FormEvent } from "react";
+import { useEffect, useEffectEvent, useRef, useState, type FormEvent } from "react";
 import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
 import { identity } from "./identity";
@@ -20,18 +20,31 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
   useTitle("Sign in");
-  const { data: session } = useQuery({ queryKey: ["session"], queryFn: ({ signal }) => api.session(signal) });
+  const { data: session } = useQuery({
+    queryKey: ["session"],
+    queryFn: ({ signal }) => api.session(signal),
+    refetchOnWindowFocus: "always",
+  });
   const provider = session?.sign_in_url;
   const here = window.location.pathname.slice(ROOT.length) + window.location.search;
+  const enter = async (found: Parameters<typeof identity>[0]) => {
+    if (last !== null && identity(found) !== last) {
+      onOther();
+      await client.resetQueries();
+    } else await readAgain(client);
+  };
+  // Somebody may sign in in another tab of the browser. At first, the cache may still have the session that has ended.
+  const enterLatest = useEffectEvent(enter);
+  const wasOut = useRef(false);
+  useEffect(() => {
+    if (session?.name === null) wasOut.current = true;
+    else if (session && wasOut.current) void enterLatest(session);
+  }, [session]);
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     setBusy(true);
     try {
-      const found = await api.signIn(token.trim());
-      if (last !== null && identity(found) !== last) {
-        onOther();
-        await client.resetQueries();
-      } else await readAgain(client);
+      await enter(await api.signIn(token.trim()));
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
     } finally {
@@ -46,7 +59,14 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
         create {provider ? "a token" : "one"} for you with <code>tuner token create</code>.
       </p>
       {provider && (
-        <Button component="a" href={`${provider}?next=${encodeURIComponent(`/${here}`)}`} fullWidth mb="md">
+        // A page that is hidden behind the form would lose what was typed if this tab left it.
+        <Button
+          component="a"
+          href={`${provider}?next=${encodeURIComponent(`/${here}`)}`}
+          {...(last === null ? {} : { target: "_blank" })}
+          fullWidth
+          mb="md"
+        >
           Sign in with your organization
         </Button>
       )}
