@@ -36,6 +36,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.keys import trial_id
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import CheckerBusy, SpecError
+from tuner.experiment.analysis import replay as replays
 from tuner.store import Store
 
 API = "/api/v1/experiments"
@@ -177,7 +178,7 @@ async def test_a_replay_that_takes_too_long_or_that_nobody_waits_for_is_given_up
                 check()
         given_up.set()
 
-    monkeypatch.setattr(evaluation.replays, "replay", replay)
+    monkeypatch.setattr(replays, "replay", replay)
     asked = asyncio.create_task(client.post(f"{API}/digits/replay", json=body))
     assert await asyncio.to_thread(begun.wait, 60)
     asked.cancel()

@@ -321,7 +321,7 @@ it("asks for a token if the session has ended when the search is started, and ke
   expect(leaves()).toBe(false);
 });
 
-it("keeps what was typed for the way back until somebody signs out, and asks before the page is left with it", async () => {
+it("keeps what was typed for the way back until somebody signs out, and asks before the page is left with it", () => {
   vi.spyOn(api, "dryRun").mockReturnValue(new Promise(() => undefined));
   vi.spyOn(api, "cluster").mockReturnValue(new Promise(() => undefined));
   const client = new QueryClient();
