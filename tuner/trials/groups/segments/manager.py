@@ -385,13 +385,13 @@ class GroupManager:
     async def _run(self, running: SegmentRun, inbox: Inbox) -> Outcome:
         launch = running.launch
         begun = time.monotonic()
+        told: list[str] = []
+
+        def waiting(reason: str) -> None:
+            told.append(reason)
+            inbox.waiting(launch.segment_id, reason)
+
         while True:
-            told: list[str] = []
-
-            def waiting(reason: str) -> None:
-                told.append(reason)
-                inbox.waiting(launch.segment_id, reason)
-
             group, warm = await self._unless_ended(running, self._pool.acquire(launch, waiting))
             running.group = group
             if told and not warm:
