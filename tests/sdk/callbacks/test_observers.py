@@ -232,7 +232,7 @@ def test_a_callback_with_a_slow_setup_gets_the_whole_log(
     waited = threading.Event()
 
     class Slow(Recorder):
-        def setup(self) -> None:
+        def setup(self, **info: Any) -> None:
             waited.wait(60)
 
     def say(text: str) -> None:
