@@ -18,6 +18,8 @@ import pytest
 import ray
 
 import tuner
+from tuner.errors import ClusterUnreachable
+from tuner.hosts.on_ray import start
 from tuner.hosts.ray.cluster import connect
 from tuner.hosts.ray.fork_server import ForkServer
 from tuner.hosts.scripts import kept
@@ -148,12 +150,16 @@ def test_a_host_that_cannot_be_reached_for_a_moment_is_closed_before_it_is_kille
 
 
 @pytest.mark.usefixtures("_ray")
-def test_a_host_that_died_in_between_is_replaced() -> None:
+def test_a_host_that_died_in_between_is_replaced_if_its_node_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     search()
     killed = host_pid()
     psutil.Process(killed).kill()
     search()
     assert host_pid() != killed
+    psutil.Process(host_pid()).kill()
+    monkeypatch.setattr(start, "living_nodes", set[str])  # as if the raylet, too, had died
+    with pytest.raises(ClusterUnreachable, match="Ray's node on this machine has died"):
+        search()
 
 
 SCRIPT = """

@@ -223,6 +223,29 @@ def test_a_slow_callback_holds_nobody_up(
     free.set()
 
 
+def test_a_callback_with_a_slow_setup_gets_the_whole_log(
+    sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine, loading MLflow can take longer than a short search and the patience at its end."""
+    monkeypatch.setattr(observers, "PATIENCE_S", 0.0)
+    told: list[str] = []
+    waited = threading.Event()
+
+    class Slow(Recorder):
+        def setup(self, **info: Any) -> None:
+            waited.wait(60)
+
+    def say(text: str) -> None:
+        told.append(text)
+        waited.set()
+
+    recorder = Slow()
+    with Observers([recorder], StoredLog(sqlite_store, search), search, tmp_path, say):
+        pass
+    assert recorder.of("end")
+    assert told == ["waiting for callback Slow, whose setup has not ended (at most 120 s)"]
+
+
 def test_the_thread_holds_few_entries(
     sqlite_store: Store, search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

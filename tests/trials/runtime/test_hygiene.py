@@ -80,13 +80,19 @@ def test_torch_is_put_back() -> None:
         torch.set_default_dtype(torch.float64); torch.set_num_threads(3)
         torch.use_deterministic_algorithms(True); torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("medium"); torch.autograd.set_detect_anomaly(True)
+        torch.set_num_interop_threads(inter_op); torch.set_num_interop_threads(inter_op)
         """,
         """
         assert torch.get_default_dtype() == torch.float32 and torch.get_num_threads() == threads
         assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
         assert torch.get_float32_matmul_precision() == "highest" and not torch.is_anomaly_enabled()
+        torch.set_num_interop_threads(inter_op + 1)
+        assert torch.get_num_interop_threads() == inter_op + 1
+        with warnings.catch_warnings(record=True) as caught:
+            torch.set_num_interop_threads(inter_op + 2)
+        assert f"PyTorch keeps its {inter_op + 1} inter-op threads" in str(caught[0].message)
         """,
-        before="import torch; threads = torch.get_num_threads()",
+        before="import torch; threads, inter_op = torch.get_num_threads(), torch.get_num_interop_threads()",
     )
     assert found == "None"
 

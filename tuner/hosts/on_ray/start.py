@@ -8,9 +8,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tuner.errors import ClusterUnreachable
 from tuner.hosts.actor import HostActor
 from tuner.hosts.on_ray.shared import base_name, shared_name
-from tuner.hosts.ray.cluster import NAMESPACE
+from tuner.hosts.ray.cluster import NAMESPACE, living_nodes
 from tuner.hosts.ray.head import sources
 from tuner.settings import Settings
 
@@ -20,6 +21,9 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
 
     A shared host outlives its creator. Its name contains a hash of the database's URL and the version of tuner, so that a
     service never uses a host of another version.
+
+    Raises:
+        ClusterUnreachable: the host must run on this node, whose raylet has died. Ray would wait for the node forever.
     """
     name = shared_name(settings) if shared else f"{base_name(settings)}-{secrets.token_hex(6)}"
     options: dict[str, Any] = {
@@ -33,6 +37,11 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
     # would keep an autoscaler from removing that node, and would be lost if the node were taken away.
     here = ray.get_runtime_context().get_node_id()
     elsewhere = not settings.database_url.startswith("sqlite")
+    if not elsewhere and here not in living_nodes():
+        raise ClusterUnreachable(
+            "Ray's node on this machine has died, for example because the kernel has killed its raylet for lack of memory. Start "
+            "it again with `ray start`, and continue the search with `tuner resume` (in this process, after `ray.shutdown()`)"
+        )
     options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)
     if shared:
         options |= {"lifetime": "detached", "get_if_exists": True}

@@ -36,6 +36,8 @@ POLL_S = 0.3
 SAVE_EVERY_S = 1.0
 PATIENCE_S = 30.0
 """The time that `tuner.run` waits at the end for callbacks that have fallen behind, in seconds."""
+SETUP_S = 120.0
+"""The further time that it waits for a callback that is still in `setup`, such as one that loads a large library, in seconds."""
 TOLD = 5
 """The number of errors of each callback that are logged with their tracebacks. Further errors are only counted."""
 
@@ -221,6 +223,7 @@ class Observer:
         self.callback, self.name = callback, name
         self.error = ""  # the first error
         self.errors = 0
+        self.is_set_up = False
         self._source, self._folder = source, folder
         self._file = folder / f"{name}.json"
         kept: dict[str, int] = {}
@@ -240,10 +243,13 @@ class Observer:
         """Make the thread exit once it has read all entries that are now in the log."""
         self._last.set()
 
+    def stop(self) -> None:
+        """Make the thread exit after the call that it is in."""
+        self._stop.set()
+
     def joined(self, deadline: float | None) -> bool:
         """Wait until the thread has ended or the deadline has passed. Return True if the thread has ended."""
         self.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        self._stop.set()
         return not self.thread.is_alive()
 
     def _main(self) -> None:
@@ -275,6 +281,7 @@ class Observer:
                 "total_num_samples": experiment.spec.num_samples,
             },
         )  # fmt: skip
+        self.is_set_up = True
         if not ready:  # the other methods would fail, too
             return
         try:
@@ -381,7 +388,14 @@ class Observers:
         for observer in self._observers:
             observer.read_to_the_end()
         for observer in self._observers:
-            if not observer.joined(deadline):
+            joined = observer.joined(deadline)
+            if not joined and not observer.is_set_up:
+                self._say(f"waiting for callback {observer.name}, whose setup has not ended (at most {SETUP_S:.0f} s)")
+                joined = observer.joined(time.monotonic() + SETUP_S)
+            observer.stop()
+            if not joined and not observer.is_set_up:
+                self._say(f"the setup of callback {observer.name} has not ended; tuner.observe passes it the log")
+            elif not joined:
                 self._say(
                     f"callback {observer.name} has fallen behind, at log entry {observer.seq}; tuner.observe continues from there"
                 )

@@ -54,6 +54,7 @@ class Baseline:
         if torch is None or self._torch is not None:
             return
         self._torch = TorchState(torch)
+        self._torch.allow_inter_op()
         self._freeze()
 
     def read(self) -> tuple[dict[str, Any], dict[str, Any]]:

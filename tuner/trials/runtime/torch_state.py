@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ class TorchState:
         self._settings = dict(_settings(torch))
         self._precisions = {f"precision {path}": part for path, part in _with_precision(torch)}
         self._values = self.read()
+        self._reused = False
 
     def read(self) -> dict[str, Any]:
         """Return the current value of each setting."""
@@ -59,8 +61,35 @@ class TorchState:
         """
         self._values |= {name: value for name, value in self.read().items() if value not in (before[name], None)}
 
+    def allow_inter_op(self) -> None:
+        """Let every trial call `torch.set_num_interop_threads`.
+
+        PyTorch allows it once in a process, before it starts these threads. Now setting the present number has no effect. In a
+        process that an earlier trial has used, a number that PyTorch refuses causes a warning instead of an error.
+        """
+        set_ = self._torch.set_num_interop_threads
+
+        @functools.wraps(set_)
+        def set_num_interop_threads(count: int) -> None:
+            present = self._torch.get_num_interop_threads()
+            if count == present:
+                return
+            try:
+                set_(count)
+            except RuntimeError as error:
+                if not self._reused or "cannot set" not in str(error):
+                    raise
+                warnings.warn(
+                    f"PyTorch keeps its {present} inter-op threads, since an earlier trial has used this process. "
+                    "reuse_workers=False gives every trial new processes",
+                    stacklevel=2,
+                )
+
+        self._torch.set_num_interop_threads = set_num_interop_threads
+
     def restore(self) -> str | None:
         """Restore the settings, and free unused GPU memory. Return None, or the reason why the process should not be reused."""
+        self._reused = True
         found = self.read()
         if found[_INTER_OP] != self._values[_INTER_OP]:
             return "the number of PyTorch's inter-op threads can be set only once in a process"

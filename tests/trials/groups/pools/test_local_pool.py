@@ -112,7 +112,7 @@ def test_a_trial_that_waits_is_not_profiled(local_bench: LocalBench) -> None:
 
 
 def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> None:
-    whole = {"resources_per_worker": {"CPU": 2}}
+    whole = {"resources_per_worker": {"CPU": 2}, "reuse_workers": False}
     first, second, third = (local_bench.launch(goes_on, scaling=whole) for _ in range(3))
     running = local_bench.begin(first)
     local_bench.wait_for_report(first)
@@ -127,6 +127,7 @@ def test_what_does_not_fit_waits_and_says_for_what(local_bench: LocalBench) -> N
         local_bench.wait_for_report(launch)
         local_bench.wait(local_bench.host.interrupt(launch.segment_id, "stop"))
         assert outcome.result(60).kind == "left"
+    assert local_bench.host.inbox.waits[-1] == "waits until its new processes have loaded its code"
     assert local_bench.call("held") == []
 
 

@@ -48,9 +48,11 @@ def test_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     enter(launch(tmp_path, scaling=Scaling(working_dir="caller"), runtime_env={"working_dir": "s3://x.zip"}), 0)
     assert os.getcwd() == "/", "where Ray has unpacked the directory"
+    assert os.environ["TUNE_ORIG_WORKING_DIR"] == "/"
 
 
-def test_a_relative_path_that_the_caller_has_is_explained(tmp_path: Path) -> None:
+def test_a_relative_path_that_the_caller_has_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", str(tmp_path))
     (tmp_path / "data.csv").write_text("")
     (tmp_path / "plots").mkdir()
     cases = {"data.csv": True, "plots/new.png": True, "other.csv": False, "others/new.png": False, "/data.csv": False}
@@ -59,7 +61,7 @@ def test_a_relative_path_that_the_caller_has_is_explained(tmp_path: Path) -> Non
             with Path(name).open("r+"):
                 raise AssertionError(name)
         except FileNotFoundError as error:
-            explain_missing(error, str(tmp_path))
+            explain_missing(error)
             notes = getattr(error, "__notes__", [])
             assert bool(notes) is explained
             assert all("working_dir='caller'" in note for note in notes)

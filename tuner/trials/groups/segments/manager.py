@@ -385,11 +385,17 @@ class GroupManager:
     async def _run(self, running: SegmentRun, inbox: Inbox) -> Outcome:
         launch = running.launch
         begun = time.monotonic()
+        told: list[str] = []
+
+        def waiting(reason: str) -> None:
+            told.append(reason)
+            inbox.waiting(launch.segment_id, reason)
+
         while True:
-            group, warm = await self._unless_ended(
-                running, self._pool.acquire(launch, lambda reason: inbox.waiting(launch.segment_id, reason))
-            )
+            group, warm = await self._unless_ended(running, self._pool.acquire(launch, waiting))
             running.group = group
+            if told and not warm:
+                waiting("waits until its new processes have loaded its code")
             running.log_files = [
                 LogFile(rank, worker.node, running.log_path(rank)) for rank, worker in enumerate(group.workers)
             ]

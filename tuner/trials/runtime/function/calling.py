@@ -49,7 +49,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     except Finished:
         return
     except FileNotFoundError as error:
-        explain_missing(error, launch.code.working_dir)
+        explain_missing(error)
         raise
     except TypeError as error:
         if text_of(error).startswith("report() got an unexpected keyword argument"):

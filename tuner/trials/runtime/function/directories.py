@@ -6,27 +6,30 @@ import os
 
 from tuner.trials.messages.launch import Launch
 
+ORIGINAL = "TUNE_ORIG_WORKING_DIR"
+"""The variable with the directory where the script was started, or that of its `runtime_env`, as in Ray Tune."""
+
 
 def enter(launch: Launch, rank: int) -> str:
     """Change to the working directory that the experiment requests. Return this rank's own directory in the trial.
 
     The returned directory is created in any case. All of the trial's segments that run on the same node share it.
     """
-    if launch.code.working_dir:
-        os.environ["TUNE_ORIG_WORKING_DIR"] = launch.code.working_dir  # the variable that Ray Tune sets
+    unpacked = "working_dir" in launch.runtime_env  # Ray has unpacked this directory, and started the process in it
+    if started_in := os.getcwd() if unpacked else launch.code.working_dir:
+        os.environ[ORIGINAL] = started_in
     own = os.path.abspath(os.path.join(launch.log_dir, f"trial_{launch.trial_number:05d}", f"rank{rank}"))
     os.makedirs(own, exist_ok=True)
     if launch.scaling.working_dir == "trial":
         os.chdir(own)
-    elif "working_dir" in launch.runtime_env:
-        pass  # Ray has unpacked this directory, and started the process in it
-    elif launch.code.working_dir and os.path.isdir(launch.code.working_dir):
+    elif not unpacked and launch.code.working_dir and os.path.isdir(launch.code.working_dir):
         os.chdir(launch.code.working_dir)
     return own
 
 
-def explain_missing(error: BaseException, started_in: str | None) -> None:
-    """Add a note to an error about a missing file if the file exists in the directory where the script was started."""
+def explain_missing(error: BaseException) -> None:
+    """Add a note to an error about a missing file if the file exists in the directory that `ORIGINAL` names."""
+    started_in = os.environ.get(ORIGINAL)
     name = getattr(error, "filename", None)
     if not isinstance(error, FileNotFoundError) or not isinstance(name, str) or os.path.isabs(name) or not started_in:
         return
