@@ -12,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import tuner
 import tuner.examples
 from tests.driver.bench import Bench
+from tuner.cli import commands
 from tuner.cli.commands import app
 from tuner.cli.commands.several import with_numbers
 from tuner.cli.home.explain import _has_the_log, failed
@@ -177,6 +179,21 @@ def test_declaring_the_commands_loads_only_what_they_are_declared_with() -> None
     names = ("sqlalchemy", "numpy", "httpx", "fastapi", "ray")
     code = f"import sys, tuner.cli.commands; print([n for n in {names} if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_only_the_command_that_is_asked_for_is_built_and_as_among_the_others() -> None:
+    def described(command: Any) -> Any:
+        options = [(one.opts, one.help, one.default, one.required) for one in command.params]
+        return type(command), command.name, command.help, options
+
+    whole: Any = get_command(app)
+    for name, command in whole.commands.items():
+        asked: Any = get_command(commands._app_for([name, "--help"]))
+        assert described(asked) == described(whole)
+        assert described(asked.commands[name]) == described(command)
+        assert len(asked.commands) == (len(whole.commands) if hasattr(command, "commands") else 1), name
+    for words in ([], ["--address", "list"], ["lst"]):
+        assert commands._app_for(words) is app
 
 
 def test_ctrl_c_while_modules_are_imported_ends_the_command_without_a_traceback() -> None:

@@ -201,6 +201,7 @@ class World:
         self.core = assemble(self.spec, self.space)
         self.shadow = assemble(self.spec, self.space)
         self.log: list[Any] = []
+        self.rows_of_log: list[Any] = []  # (seq, the entry as it is written to the database)
         self.now = 0.0
         self.epoch = 0
         self.step = 0
@@ -299,8 +300,8 @@ class World:
         """Kill the driver, and its ranks with it. The next one folds what is committed."""
         self.trace.append(f"{self.step}: restart")
         fresh: Core = assemble(self.spec, self.space)
-        for seq, entry in self.log:
-            fresh.fold(seq, stored(entry))
+        for seq, row in self.rows_of_log:
+            fresh.fold(seq, read(row))
         self.core = fresh
         self.begin()
 
@@ -316,7 +317,8 @@ class World:
             return
         self.log += out.log
         for seq, entry in out.log:
-            self.shadow.fold(seq, stored(entry))
+            self.rows_of_log.append((seq, written(entry)))
+            self.shadow.fold(seq, read(self.rows_of_log[-1][1]))
             match entry:
                 case e.Enqueued():
                     self.enqueued += entry.points
@@ -968,9 +970,16 @@ class World:
         raise Found(f"{self.kind}, seed {self.seed}, step {self.step}: {problem}")
 
 
-def stored(entry: Any) -> Any:
-    """Return a log entry as the next driver reads it from the database."""
+def written(entry: Any) -> Any:
+    """Return a log entry as it is written to the database: its class's module, its kind and its JSON."""
     if isinstance(entry, e.Reported):
         return entry
-    module: Any = d if isinstance(entry, d.Decision) else e
-    return module.from_json(entry.KIND, json.loads(json.dumps(entry.to_json())))
+    return d if isinstance(entry, d.Decision) else e, entry.KIND, json.dumps(entry.to_json())
+
+
+def read(row: Any) -> Any:
+    """Return a log entry as the next driver reads it from the database."""
+    if isinstance(row, e.Reported):
+        return row
+    module, kind, text = row
+    return module.from_json(kind, json.loads(text))
