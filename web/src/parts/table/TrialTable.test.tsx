@@ -84,7 +84,9 @@ function table(
 }
 
 function shown(column: string): (string | null)[] {
-  const rows = within(screen.getByRole("table")).getAllByRole("row").slice(1);
+  const rows = within(screen.getByRole("table", { name: "Trials" }))
+    .getAllByRole("row")
+    .slice(1);
   return rows.map((row) => row.querySelector(`td[data-column=${column}]`)!.textContent);
 }
 
