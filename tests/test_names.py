@@ -122,6 +122,11 @@ def test_options_may_be_integers_of_numpy() -> None:
     plain = tuner.ASHAScheduler(max_t=27, grace_period=3, reduction_factor=3)
     assert json.dumps(given.to_json()) == json.dumps(plain.to_json())
     assert search.TPESearch(n_startup_trials=three).to_json() == search.TPESearch(n_startup_trials=3).to_json()
+    pbt = tuner.PopulationBasedTraining(
+        hyperparam_mutations={"width": [three, 5], "lr": tuner.uniform(0, 1)}, perturbation_factors=(three, 0.5)
+    )
+    assert json.loads(json.dumps(pbt.to_json()))["hyperparam_mutations"]["width"] == [3, 5]
+    assert pbt.to_json()["perturbation_factors"] == [3, 0.5]
     with pytest.raises(SpecError, match="expected a number, got ndarray"):
         tuner.ASHAScheduler(max_t=numpy.array([27, 9]))  # type: ignore[arg-type]
 

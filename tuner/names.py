@@ -227,7 +227,11 @@ def keywords_explained(
 
 
 def _plain(value: Any) -> Any:
-    """Return the Python integer for an integer of another library, such as numpy, and any other value unchanged."""
+    """Return the value with a Python integer for each integer of another library, such as numpy, also in lists and dicts."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, int) or not hasattr(type(value), "__index__"):
         return value
     try:

@@ -132,9 +132,11 @@ class Result:
             Ray Tune's ResultGrid.
         num_errors: the number of failed trials.
         error: why the search failed or has no best trial. None otherwise, even if individual trials failed; see `errors`.
+        notes: the notes that users have written about the experiment, in Markdown.
     """
 
     #: for the pickles of earlier versions, which do not have it
+    notes: str = ""
     _draws: Sequence[Mapping[str, Any]] = ()
     _drawn_as: Mapping[int, int] = MappingProxyType({})
     _params: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
@@ -173,6 +175,7 @@ class Result:
         ]
         self.num_errors = len(self.errors)
         self.error = record.error or (record.no_best if record.state.ended else None)
+        self.notes = spec.notes
         self._thinned_at = record.thinned_at
         self._objectives = spec.objectives
         self._constraints = constraints.read(spec.resolved.get("constraints"))

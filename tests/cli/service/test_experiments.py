@@ -81,8 +81,11 @@ def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
     assert shown["best"]["checkpoint"] == result.best_checkpoint.path
     assert result.best_checkpoint.info is not None
     assert shown["best"]["checkpoint_id"] == result.best_checkpoint.info.id
+    assert shown["notes"] == ""
+    output("change", "halved", "--set", "notes=# Why\n\nsee the ticket")
     text = output("show", "halved")
     assert len(text.splitlines()) >= 8
+    assert "\nnotes:\n  # Why\n  \n  see the ticket\n    0  " in text
     assert f"by trial {shown['best']['trial']}" in text
 
 

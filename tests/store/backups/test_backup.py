@@ -397,6 +397,22 @@ def test_a_backup_to_a_full_disk_names_its_file(
     assert not target.exists()
 
 
+def test_a_backup_of_a_database_on_a_read_only_disk_says_why_it_fails(
+    sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only root can mount a disk. SQLite raises this if the disk is read-only and the database has a write-ahead log."""
+
+    def unopened(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("tuner.store.backups.backup._fill", unopened)
+    with pytest.raises(StoreError, match=r"unable to open database file\n"):
+        backup(sqlite_url, tmp_path / "backup.db")
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    with pytest.raises(StoreError, match=r"SQLite needs files beside it, and .* is read-only: copy the folder"):
+        backup(sqlite_url, tmp_path / "backup.db")
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("step", ["the tables", "the rows"])
 def test_a_backup_of_postgresql_to_a_full_disk_names_its_file(

@@ -255,6 +255,16 @@ def test_a_delivery_belongs_to_one_sender_until_its_claim_ends(store: Store, dat
     assert store.webhooks.claim(5, 60, now=T0 + 9999) == []
 
 
+def test_a_clock_that_was_put_back_delays_no_delivery_for_days(store: Store) -> None:
+    store.webhooks.create(URL, ["experiment.started"], now=T0)
+    begin(store)
+    store.webhooks.collect(T0)
+    assert store.webhooks.claim(5, 60, now=T0 - 3600) == []
+    [due] = store.webhooks.claim(5, 60, now=T0 - 86_400)
+    assert store.webhooks.claim(5, 60, now=T0 - 86_400 + 59) == []
+    store.webhooks.delivered(due, 204)
+
+
 def test_a_failed_delivery_says_why(store: Store) -> None:
     hook = store.webhooks.create(URL, ["experiment.started"]).public_id
     begin(store)

@@ -219,7 +219,7 @@ def list_experiments(
 
 @group.command(cls=OnService)
 def show(experiment: ExperimentName, as_json: JsonObject = False) -> None:
-    """Show an experiment: its state, its best trial and all its trials."""
+    """Show an experiment: its state, its best trial, its notes and all its trials."""
     from tuner.cli.service import experiments
 
     settings = command_settings()

@@ -370,7 +370,8 @@ def shown(found: Result, next_step: str | None = None) -> Row:
         for trial in found.trials
     ]
     head = {"id": found.experiment_id, "name": found.name, "state": found.state, "reason": found.reason}
-    return {**head, "next_step": next_step, "error": found.error, "best": best(found), "trials": rows}
+    tail = {"error": found.error, "notes": found.notes, "best": best(found), "trials": rows}
+    return {**head, "next_step": next_step, **tail}
 
 
 def lines(row: Row) -> Iterator[str]:
@@ -387,6 +388,9 @@ def lines(row: Row) -> Iterator[str]:
             f", the last of {len(top['schedule'])} configurations: see `tuner schedule`" if top["schedule"] else ""
         )
         yield f"best {top['metric']} {top['value']:.6g} by trial {top['trial']}{mean}: {json.dumps(top['config'])}{changed}"
+    if row["notes"]:
+        yield "notes:"
+        yield from (f"  {line}" for line in row["notes"].splitlines())
     for trial in row["trials"]:
         value = "" if trial["best_value"] is None else f"{trial['best_value']:.6g}"
         why = trial["waiting"] or trial["reason"]

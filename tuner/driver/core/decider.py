@@ -254,7 +254,7 @@ class Decider:
         try:
             decisions = tuple(self.scheduler.decide(fact, self.trials.searched))
         except (Exception, SystemExit) as error:
-            return self._give_up(error)
+            return self._give_up("scheduler", error)
         return filter(self._still_applies, decisions) if decisions else ()
 
     def _concerns_scheduler(self, fact: Fact) -> bool:
@@ -290,10 +290,10 @@ class Decider:
             return can_resume(trial)
         return trial.state is _S.PAUSED or not (trial.holds_resources and trial.segments[-1].leaving)
 
-    def _give_up(self, error: BaseException) -> Iterator[Decision]:
-        log.error("the scheduler raised", exc_info=error)
+    def _give_up(self, part: str, error: BaseException) -> Iterator[Decision]:
+        log.error("the %s raised", part, exc_info=error)
         origin = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"the scheduler raised {type(error).__name__}: {text_of(error)} ({origin.name}, line {origin.lineno})"
+        why = f"the {part} raised {type(error).__name__}: {text_of(error)} ({origin.name}, line {origin.lineno})"
         yield from stop_all(self.experiment, why)
         yield d.Finish(reason=why, failed=True)
 
@@ -464,7 +464,7 @@ class Decider:
         try:
             choice = self.scheduler.choose(self.trials.searched, self.may_start)
         except (Exception, SystemExit) as error:
-            yield from self._give_up(error)
+            yield from self._give_up("scheduler", error)
             return False
         if choice is not None and used_up:
             return False
@@ -580,7 +580,11 @@ class Decider:
             self._asked = choice
             yield Ask(self._next_suggestion)
             return False
-        suggestion = self.searcher.suggest(self._next_suggestion, self.trials)
+        try:
+            suggestion = self.searcher.suggest(self._next_suggestion, self.trials)
+        except (Exception, SystemExit) as error:  # the user's own searcher would raise again under the next driver
+            yield from self._give_up("searcher", error)
+            return False
         if suggestion is None:
             self._exhausted, self._waits_since = True, self._ended if self.searcher.waits() else None
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sqlite3
 import tempfile
@@ -51,7 +52,7 @@ def backup(url: str, target: Path) -> int:
             with _errors(f"the backup to {target} has failed"):
                 exchange.export(url, partial)
         else:
-            with _errors(f"the backup of {source} to {target} has failed"):
+            with _errors(f"the backup of {source} to {target} has failed", unopened=_read_only(source.parent)):
                 _copy(source, partial)
         # Not every file system has hard links, which could do both at once.
         target.open("xb").close()  # fails if another process has created the file in the meantime
@@ -177,6 +178,13 @@ def _copy(source: Path, target: Path) -> None:
         write.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without a write-ahead log beside it
 
 
+def _read_only(folder: Path) -> str:
+    """Return the end of a message: that SQLite cannot make the files that it needs beside a database, or ""."""
+    if os.access(folder, os.W_OK):
+        return ""
+    return f"; SQLite needs files beside it, and {folder} is read-only: copy the folder, and back up the copy"
+
+
 def _put_back_elsewhere(url: str, source: Path, force: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="tuner-restore-") as folder:
         exchange.put_back(url, exchange.migrated(source, Path(folder)), force=force)
@@ -188,13 +196,18 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def _errors(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn errors of SQLite into a StoreError that says what failed. Add the remedy if the file is damaged or no database."""
+def _errors(what: str, remedy: str = "", unopened: str = "") -> Iterator[None]:
+    """Turn errors of SQLite into a StoreError that says what failed.
+
+    remedy: added if the file is damaged or no database.
+    unopened: added if SQLite cannot open the file.
+    """
     try:
         yield
     except (sqlite3.Error, DBAPIError) as error:
         found = error.orig if isinstance(error, DBAPIError) else error
-        raise StoreError(f"{what}: {found}{remedy if _is_damaged(found) else ''}") from error
+        more = remedy if _is_damaged(found) else unopened if "unable to open" in str(found) else ""
+        raise StoreError(f"{what}: {found}{more}") from error
 
 
 def _is_damaged(error: BaseException | None) -> bool:

@@ -54,6 +54,9 @@ MAX_WEBHOOKS = 500
 FAILURES_AT_ONCE = 500
 """The maximum number of an experiment's failed trials that one transaction collects."""
 
+FURTHEST_S = 7200.0
+"""A delivery that is due later than this is due now: no pause is so long, so the clock was put back. In seconds."""
+
 TEXT = 2000
 """Reasons and errors are truncated to this many characters."""
 
@@ -174,7 +177,7 @@ VALUES (?, ?, ?, ?, ?, ?, 'pending', 0, ?, ?) ON CONFLICT DO NOTHING"""
 _DUE = """
 SELECT d.id, d.public_id, d.webhook_id, d.event, d.data, d.attempts, d.created_at, w.url, w.format, w.secret, d.next_at
 FROM webhook_delivery d JOIN webhook w ON w.id = d.webhook_id
-WHERE d.state = 'pending' AND d.next_at <= ? ORDER BY d.next_at, d.id"""
+WHERE d.state = 'pending' AND (d.next_at <= ? OR d.next_at > ?) ORDER BY d.next_at, d.id"""
 _CLAIM = """
 UPDATE webhook_delivery SET next_at = ?, attempts = attempts + 1 WHERE id = ? AND state = 'pending' AND next_at = ?"""
 _DELIVERED = """
@@ -428,7 +431,7 @@ class Webhooks:
         if busy:
             query = query.replace("ORDER BY", f"AND d.webhook_id NOT IN ({', '.join('?' * len(busy))}) ORDER BY")
         with self._database.cursor() as (cursor, _):
-            rows = cursor.rows(f"{query} LIMIT ?", (time, *busy, limit))
+            rows = cursor.rows(f"{query} LIMIT ?", (time, time + FURTHEST_S, *busy, limit))
         if not rows:
             return []
         claimed = []

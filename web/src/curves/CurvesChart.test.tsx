@@ -116,6 +116,10 @@ it("says why a log axis shows nothing", () => {
   show(null, { log: true, series });
   expect(screen.getByText(/^No value is positive/)).toBeTruthy();
   cleanup();
+  const part = [{ ...series[0]!, segments: [{ ordinal: 1, x: [1, 2, 3], y: [-1, 0, 2] }] }];
+  show(null, { log: true, series: part });
+  expect(screen.getByText("2 points at or below 0 are not shown")).toBeTruthy();
+  cleanup();
   show(null, { log: false, series });
   expect(screen.queryByText(/^No value is positive/)).toBeNull();
 });

@@ -10,7 +10,7 @@ import { useNewest } from "../parts/common/useNewest";
 import { BY_FRONT } from "../charts/pareto";
 import { rankWords } from "./colours";
 import { RankScale } from "./RankScale";
-import { logWords, pointAt, tookOver, type Late, type Source } from "./geometry";
+import { leftOutByLog, logWords, pointAt, tookOver, type Late, type Source } from "./geometry";
 import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover, type Zoom } from "./plot";
 import { smoothed } from "./smooth";
@@ -142,6 +142,7 @@ export function CurvesChart(props: CurvesChartProps) {
   useEffect(() => plot.current?.mark(marked), [marked]);
 
   const none = useMemo(() => logWords(series, log, logX), [series, log, logX]);
+  const leftOut = useMemo(() => leftOutByLog(series, log, logX), [series, log, logX]);
   const exploits = series.some((one) => one.segments.some(tookOver));
   const changes = series.some((one) => one.segments.some((segment) => segment.own));
   const drawn = series.filter((one) => one.segments.length > 0);
@@ -243,6 +244,7 @@ export function CurvesChart(props: CurvesChartProps) {
             <i className={classes.diamond} aria-hidden /> first report with other parameters
           </span>
         )}
+        {leftOut && <span>{leftOut}</span>}
         <span className={classes.hint}>
           {zoom ? (
             <button

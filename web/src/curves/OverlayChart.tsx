@@ -5,7 +5,7 @@ import { metric as written } from "../format";
 import { labelOf, placeWords, type Across } from "./across";
 import { identityColour } from "./colours";
 import classes from "./curves.module.css";
-import { logWords, pointAt } from "./geometry";
+import { leftOutByLog, logWords, pointAt } from "./geometry";
 import { ZOOM_KEYS } from "./axes";
 import { CurvesPlot, type Hover } from "./plot";
 import { useResizeForPrint } from "../print";
@@ -75,6 +75,7 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
   }, [series, colours, height]);
 
   const none = useMemo(() => logWords(series, log, false), [series, log]);
+  const leftOut = useMemo(() => leftOutByLog(series, log, false), [series, log]);
   const shown = hover && series.find((one) => one.number === hover.number);
   const point = shown && hover && pointAt(shown, hover.at, x);
   return (
@@ -93,6 +94,7 @@ export function OverlayChart({ series, names, metric, across, log, height, ...re
           {none}
         </p>
       )}
+      {leftOut && <div className={classes.legend}>{leftOut}</div>}
       {hover && point && (
         <div className={classes.tooltip} style={{ left: hover.left, top: hover.top }} data-side={hover.side}>
           <div className={classes.tooltipHead}>

@@ -7,6 +7,7 @@ import {
   holds,
   inView,
   layOut,
+  leftOutByLog,
   logWords,
   nearest,
   ofReplay,
@@ -417,6 +418,14 @@ describe("a logarithmic axis without positive values", () => {
     expect(logWords([none], false, false)).toBeNull();
     expect(logWords([series(0, [[1], [null]])], true, true)).toBeNull();
     expect(logWords([], true, true)).toBeNull();
+  });
+
+  it("says how many points it leaves out", () => {
+    const some = series(1, [[0, 1, 2, 3], [0.5, 0, -1, 2]]); // prettier-ignore
+    expect(leftOutByLog([some], true, false)).toBe("2 points at or below 0 are not shown");
+    expect(leftOutByLog([some, none], false, true)).toBe("2 points at or below 0 are not shown");
+    expect(leftOutByLog([some], false, false)).toBeNull();
+    expect(leftOutByLog([none], true, false)).toBeNull();
   });
 });
 

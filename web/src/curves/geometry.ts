@@ -358,6 +358,16 @@ export function logWords(series: readonly Series[], log: boolean, logX: boolean)
   return `${what} is positive, so the logarithmic axis shows nothing. Choose “linear” instead.`;
 }
 
+/** Say how many points logarithmic axes cannot show; null if they show all of them, or none: then `logWords` says so. */
+export function leftOutByLog(series: readonly Series[], log: boolean, logX: boolean): string | null {
+  const count = (log: boolean, logX: boolean) =>
+    series.reduce((n, one) => n + boundsOf(one, { log, logX, trim: null }).count, 0);
+  const shown = count(log, logX);
+  const left = count(false, false) - shown;
+  if (left === 0 || shown === 0) return null;
+  return left === 1 ? "1 point at or below 0 is not shown" : `${left} points at or below 0 are not shown`;
+}
+
 /** Return where half of the curves have come into the shown range, if that is later than where they begin; else null. */
 function beginsLate(series: readonly Series[], view: View, shown: Range): Late | null {
   const begins: number[] = [];

@@ -46,6 +46,7 @@ describe("the stream", () => {
   let states: StreamState[];
   let batches: number[][];
   let resets: number;
+  let refused: number;
   let read: Promise<void>;
   let stream: Stream;
 
@@ -60,7 +61,7 @@ describe("the stream", () => {
     vi.stubGlobal("EventSource", Source);
     vi.spyOn(document, "hidden", "get").mockImplementation(() => hidden);
     Source.made = [];
-    [hidden, states, batches, resets, read] = [false, [], [], 0, Promise.resolve()];
+    [hidden, states, batches, resets, refused, read] = [false, [], [], 0, 0, Promise.resolve()];
     stream = new Stream((after) => `/changes?after=${after}`, 7, {
       onChanges: (changes) => batches.push(changes.map((one) => one.seq)),
       onReset: () => {
@@ -68,6 +69,7 @@ describe("the stream", () => {
         return read;
       },
       onState: (state) => states.push(state),
+      onRefused: () => (refused += 1),
     });
   });
 
@@ -125,6 +127,7 @@ describe("the stream", () => {
     newest().onerror?.();
     vi.advanceTimersByTime(60_000);
     expect(Source.made).toHaveLength(1);
+    expect(refused).toBe(0);
   });
 
   it("connects again if the service has changes that do not come, and only then", () => {

@@ -17,6 +17,8 @@ export interface StreamHandlers {
    */
   onReset: () => Promise<void>;
   onState: (state: StreamState) => void;
+  /** The service has refused the stream: the session may have ended, or the experiment may be gone. */
+  onRefused: () => void;
 }
 
 /** The time between two batches. The first change after a longer pause is handed over at once. */
@@ -99,7 +101,9 @@ export class Stream {
     // The browser reconnects by itself, with Last-Event-ID, unless the answer was an error.
     source.onerror = () => {
       this.handlers.onState("reconnecting");
-      if (source.readyState === EventSource.CLOSED) this.retry();
+      if (source.readyState !== EventSource.CLOSED) return;
+      this.retry();
+      this.handlers.onRefused();
     };
     source.addEventListener("changes", this.onMessage);
   }

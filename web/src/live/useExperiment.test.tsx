@@ -2,7 +2,7 @@ import { focusManager, QueryClient, QueryClientProvider, useQuery } from "@tanst
 import { act, renderHook, waitFor } from "@testing-library/react";
 import type { ReactNode } from "react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { api } from "../api/client";
+import { api, ApiError } from "../api/client";
 import type { Changes, Curves, Decision, Experiment, Series, Trial } from "../api/types";
 import { STEP } from "../curves/across";
 import {
@@ -16,14 +16,20 @@ import {
 } from "./useExperiment";
 
 let send: (changes: Partial<Changes>) => void;
+let refuse: () => void;
 
 class Source {
   static readonly OPEN = 1;
   static readonly CLOSED = 2;
   static readonly opened: string[] = [];
   readyState = 1;
+  onerror: (() => void) | null = null;
   constructor(url: string) {
     Source.opened.push(url);
+    refuse = () => {
+      this.readyState = Source.CLOSED;
+      this.onerror?.();
+    };
   }
   addEventListener(_: string, listener: (message: MessageEvent<string>) => void): void {
     const empty = { since: 0, reset: false, trials: [], segments: [], decisions: [], points: [], best: [] };
@@ -101,6 +107,18 @@ describe("an open experiment", () => {
     answer(row("running", 10));
     await act(() => asked);
     expect(state()).toBe("paused");
+  });
+
+  it("is asked for at once if its stream is refused, as after a session has ended", async () => {
+    const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+    const { read, result, wait } = await opened("running", 10, client);
+    read.mockRejectedValue(new ApiError(401, "a token is needed"));
+    await wait(8000);
+    void act(() => send({ seq: 11, experiment: row("running", 11) })); // starts the time between two polls anew
+    await wait(150);
+    act(() => refuse());
+    await wait(100);
+    expect(result.current.experiment.error).toBeInstanceOf(ApiError);
   });
 
   it("goes back to the state in a backup that was restored", async () => {

@@ -233,6 +233,8 @@ export function useExperiment(id: string): LiveExperiment {
         return readAgain(client, id);
       },
       onState: setStream,
+      // Each change starts the time between two polls anew, so the next one may be far away.
+      onRefused: () => void client.refetchQueries({ queryKey: keys.experiment(id), exact: true, type: "active" }),
     });
     connected.current = connection;
     // A trial's page reads the trial first. What changed before the stream began comes with no message.

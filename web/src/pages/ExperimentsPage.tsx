@@ -254,7 +254,7 @@ export default function ExperimentsPage() {
       {experiments.length > 0 && (
         <Panel flush>
           <div className={`${classes.scroll} sideways`}>
-            <table className={`${classes.table} ${classes.cards}`}>
+            <table className={`${classes.table} ${classes.cards}`} aria-label="Experiments">
               <thead>
                 <tr>
                   <Head columns={["state"]} {...order} />

@@ -56,7 +56,7 @@ export function FirstExperiment() {
       </p>
       <Panel>
         <Tabs defaultValue="python">
-          <Tabs.List mb="sm">
+          <Tabs.List mb="sm" aria-label="Ways to start an experiment">
             <Tabs.Tab value="python">Python</Tabs.Tab>
             <Tabs.Tab value="http">HTTP</Tabs.Tab>
             <Tabs.Tab value="demo">Demo</Tabs.Tab>

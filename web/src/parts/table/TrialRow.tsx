@@ -5,6 +5,7 @@ import type { Trial } from "../../api/types";
 import { shortened } from "../../charts/dimensions";
 import type { Expected } from "../../curves/expected";
 import { config, duration, metricInColumn, number, param, paramName, reachedAt } from "../../format";
+import { Sentence } from "../common/Sentence";
 import { StateBadge } from "../common/StateBadge";
 import { gapStyle, placeStyle, type Drawn } from "./places";
 import { BRIEF, EXPECTED, FRONT, isParam, rounded, type Column } from "./trialColumns";
@@ -105,6 +106,12 @@ function reasonOf(trial: Trial): string {
   return trial.waiting ?? trial.reason;
 }
 
+/** Show the reason of a trial. Only why it waits has code between backticks; the other reasons may quote users' texts. */
+function Reason({ trial }: { trial: Trial }) {
+  const text = reasonOf(trial);
+  return text === trial.waiting ? <Sentence text={text} /> : text;
+}
+
 interface CellProps {
   trial: Trial;
   column: Column;
@@ -179,7 +186,11 @@ function Cell({ trial, column, colour, runs, byFront, onSelect }: CellProps) {
     case "running_s":
       return trial.iteration > 0 || trial.running_s > 0 ? duration(trial.running_s) : "–";
     case "reason":
-      return <span title={reasonOf(trial)}>{reasonOf(trial)}</span>;
+      return (
+        <span title={reasonOf(trial)}>
+          <Reason trial={trial} />
+        </span>
+      );
     case BRIEF:
       return (
         <>
@@ -195,7 +206,9 @@ function Cell({ trial, column, colour, runs, byFront, onSelect }: CellProps) {
                 </Fragment>
               ))}
           </span>
-          <span data-dimmed>{reasonOf(trial)}</span>
+          <span data-dimmed>
+            <Reason trial={trial} />
+          </span>
         </>
       );
     default:

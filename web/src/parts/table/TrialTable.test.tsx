@@ -84,7 +84,9 @@ function table(
 }
 
 function shown(column: string): (string | null)[] {
-  const rows = within(screen.getByRole("table")).getAllByRole("row").slice(1);
+  const rows = within(screen.getByRole("table", { name: "Trials" }))
+    .getAllByRole("row")
+    .slice(1);
   return rows.map((row) => row.querySelector(`td[data-column=${column}]`)!.textContent);
 }
 
@@ -99,6 +101,13 @@ it("shows the fronts that trials are on now, even if nothing else in the table h
   expect(shown("front")).toEqual(["1", "2"]);
   rerender(table(new Map([[0, 2], [1, 1]]))); // prettier-ignore
   expect(shown("front")).toEqual(["2", "1"]);
+});
+
+it("shows commands in why a trial waits as code, and quotes other reasons as they are", () => {
+  const waiting = { ...TRIALS[0]!, state: "pending", waiting: "needs 2 GPUs: start one with `ray start`." } as Trial;
+  render(table(null, null, {}, [waiting, { ...TRIALS[1]!, reason: "an odd ` in an error." }]));
+  expect(shown("reason")).toEqual(["needs 2 GPUs: start one with ray start", "an odd ` in an error."]);
+  expect(screen.getByText("ray start").tagName).toBe("CODE");
 });
 
 it("shows the values that are expected now, even if nothing else in the table has changed", () => {

@@ -469,7 +469,12 @@ export function TrialTable(props: TrialTableProps) {
         role="region"
         aria-label="Trials"
       >
-        <table className={classes.table} aria-rowcount={total + 1} aria-colcount={narrow ? shown.length : undefined}>
+        <table
+          className={classes.table}
+          aria-label="Trials"
+          aria-rowcount={total + 1}
+          aria-colcount={narrow ? shown.length : undefined}
+        >
           <thead>
             <tr>{drawn.map(head)}</tr>
           </thead>

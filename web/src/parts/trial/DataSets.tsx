@@ -39,7 +39,7 @@ function One({ set }: { set: DataSet }) {
       <Heading>Data set {set.name}</Heading>
       <p>{throughput(set)}</p>
       {set.operators.length > 0 && (
-        <table className={classes.operators}>
+        <table className={classes.operators} aria-label={`Operators of data set ${set.name}`}>
           <thead>
             <tr>
               <th>Operator</th>

@@ -37,7 +37,7 @@ export function Neighbors({ trial, experiment, onSelect }: NeighborsProps) {
     <>
       <p className={classes.dimmed}>{summary(trial, items, experiment)}</p>
       <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Neighbors">
-        <table className={classes.table}>
+        <table className={classes.table} aria-label="Neighbors">
           <thead>
             <tr>
               <th scope="col">Trial</th>

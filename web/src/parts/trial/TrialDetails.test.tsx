@@ -67,6 +67,7 @@ it.each([
   const checkpoints = vi.spyOn(api, "checkpoints").mockResolvedValue([saved] as never);
   open("checkpoints");
   await screen.findByText("Iteration 9");
+  expect(screen.getByRole("tablist", { name: "Views of this trial" })).toBeTruthy();
   const names = () =>
     [...screen.queryAllByRole("button"), ...screen.queryAllByRole("tab")]
       .map((one) => one.textContent)

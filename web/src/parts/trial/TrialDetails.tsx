@@ -64,7 +64,7 @@ export function TrialDetails({ id, experiment, rank, of, onSelect, address }: Tr
     <div className={classes.details}>
       <Outcome trial={trial} />
       <Tabs value={tab} onChange={setTab} classNames={{ tab: classes.tab! }}>
-        <Tabs.List mb="sm">
+        <Tabs.List mb="sm" aria-label="Views of this trial">
           <Tabs.Tab value="overview">Overview</Tabs.Tab>
           <Tabs.Tab value="segments">Segments{trial.segments.length > 1 ? ` · ${trial.segments.length}` : ""}</Tabs.Tab>
           <Tabs.Tab value="checkpoints">Checkpoints</Tabs.Tab>
