@@ -39,6 +39,8 @@ from tuner.store.log import Log
 
 __all__ = ["app", "poked", "server"]
 
+ROW = {"id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None, "notes": "", "trials": []}
+
 
 @pytest.fixture(params=["here", "there"])
 def search(
@@ -134,13 +136,9 @@ def test_show_says_why_a_trial_has_not_started(search: Search, sqlite_url: str) 
 
 def test_the_best_value_after_repeats_is_called_a_mean() -> None:
     top = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "schedule": None}
-    row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
-    assert list(lines({**row, "best": top, "trials": []}))[1] == (
-        'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
-    )
-    assert (
-        list(lines({**row, "best": {**top, "runs": [5]}, "trials": []}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
-    )
+    row = {**ROW, "name": "noisy"}
+    assert list(lines({**row, "best": top}))[1] == 'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
+    assert list(lines({**row, "best": {**top, "runs": [5]}}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
 
 
 def test_configurations_that_changed_during_the_training_of_the_best_are_counted(sqlite_store: Store) -> None:
@@ -152,8 +150,8 @@ def test_configurations_that_changed_during_the_training_of_the_best_are_counted
     assert found is not None
     assert [one["config"] for one in found["schedule"]][-1] == found["config"] == result.best_config
     assert [one["iteration"] for one in found["schedule"]] == [one["iteration"] for one in result.schedule()]
-    row = {"name": "bred", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
-    told = list(lines({**row, "best": found, "trials": []}))[1]
+    row = {**ROW, "name": "bred"}
+    told = list(lines({**row, "best": found}))[1]
     assert told.endswith(f"}}, the last of {count} configurations: see `tuner schedule`")
     assert f", the last of {count} configurations: see schedule()" in repr(result)
     assert f", the last of {count} configurations: see schedule()" in result._repr_html_()
