@@ -228,7 +228,7 @@ def test_a_host_of_changed_code_is_ended_on_a_cluster_that_the_user_has_named(
     assert actors.killed == ([now] if ends else [])
 
 
-def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
+def test_the_link_ends_when_its_node_has_died_or_another_cluster_has_taken_the_place_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told()
@@ -237,9 +237,10 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
         "RPC error: the deadline has passed",
         "RPC error: WrongClusterID: Perhaps the client is accessing GCS after ...",
     ]
+    died = ClusterUnreachable("Ray's node on this machine has died")
 
     def fails() -> None:
-        raise ray.exceptions.RpcError(errors.pop(0), 0)
+        raise ray.exceptions.RpcError(errors.pop(0), 0) if errors else died
 
     monkeypatch.setattr(one, "_start_host", fails)
     monkeypatch.setattr(link, "CHECK_S", 0.0)
@@ -248,6 +249,8 @@ def test_the_link_ends_when_another_cluster_has_taken_the_place_of_its_own(
         "the driver does not answer: RPC error: the deadline has passed"
     ]
     with pytest.raises(ClusterUnreachable, match="has been restarted"):
+        one.look_after()
+    with pytest.raises(ClusterUnreachable, match="has died"):
         one.look_after()
 
 

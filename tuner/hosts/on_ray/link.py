@@ -84,7 +84,7 @@ class Link:
     def look_after(self) -> None:
         """Find or start the driver host, and watch it until it dies or does not answer.
 
-        Raise ClusterUnreachable if the cluster has been replaced by another one.
+        Raise ClusterUnreachable if the cluster has been replaced by another one, or if the node of this process has died.
         """
         import ray
 
@@ -128,6 +128,8 @@ class Link:
             self._tell(trouble=str(error), **({} if self._waits else {"log": str(error)}))
             self._waits = True
             time.sleep(CHECK_S)
+        except ClusterUnreachable:  # its node has died, and Ray never takes this process into another node
+            raise
         except Exception as error:
             # This process belongs to the old cluster, and Ray never takes it into the new one.
             if _OTHER_CLUSTER in str(error):

@@ -38,9 +38,12 @@ def start_host(settings: Settings, *, shared: bool = False) -> Any:
     here = ray.get_runtime_context().get_node_id()
     elsewhere = not settings.database_url.startswith("sqlite")
     if not elsewhere and here not in living_nodes():
+        then = (
+            "" if shared else ", and continue the search with `tuner resume` (in this process, after `ray.shutdown()`)"
+        )
         raise ClusterUnreachable(
             "Ray's node on this machine has died, for example because the kernel has killed its raylet for lack of memory. Start "
-            "it again with `ray start`, and continue the search with `tuner resume` (in this process, after `ray.shutdown()`)"
+            f"it again with `ray start`{then}"
         )
     options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=elsewhere)
     if shared:
