@@ -50,9 +50,10 @@ _WORKER_OPTION = "--python_worker_command="
 _WORKER = "default_worker.py"
 _CLIENT = str(Path(__file__).with_name("fork_client.py"))
 _PATIENCE = "RAY_worker_register_timeout_seconds"
-_PATIENCE_S = "600"
+_PATIENCE_S = "180"
 """The seconds that a raylet waits for a worker to start. Ray's own 60 are too few on a busy machine: the raylet then forgets the
-worker, and if it forgets the first ones, `ray.init` never returns."""
+worker, and if it forgets the first ones, `ray.init` never returns. More would delay a trial whose process is killed before it has
+started."""
 
 
 def temporary(folder: str) -> str:
