@@ -277,8 +277,11 @@ def test_answers_that_take_long_are_waited_for(
         made = client.create(spec)
         made.fork()
         client.upload_code(tmp_path / "code")
+        with pytest.raises(SpecError, match="nothing to replay"):
+            made.replay()
         made.delete(force=True)
-    assert transport.waits == [("POST", long), ("POST", long), ("GET", short), ("PUT", long), ("DELETE", long)]
+    sent = [("POST", long), ("POST", long), ("GET", short), ("PUT", long), ("POST", long), ("DELETE", long)]
+    assert transport.waits == sent
 
 
 class Busy(httpx.HTTPTransport):

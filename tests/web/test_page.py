@@ -355,7 +355,11 @@ def test_keys_search_open_trials_and_say_what_they_do(visit: Open, finished: Sea
     expect(page.get_by_role("dialog")).to_contain_text("Trial 1")
     page.keyboard.press("l")
     expect(page).to_have_url(re.compile("[?&]y=log"))
+    page.evaluate("scrollTo(0, scrollY + 50)")
+    scrolled = page.evaluate("scrollY")
     page.get_by_role("button", name="Close the trial").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate("scrollY") == scrolled >= 50, "going back in the history has scrolled the page"
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_contain_text("open the next trial")
     page.keyboard.press("Escape")

@@ -87,7 +87,8 @@ class AsyncClient:
     Args:
         address: the URL of the service. None: the value of TUNER_ADDRESS.
         token: a token that `tuner token create` has printed. None: the value of TUNER_TOKEN, if it is set.
-        timeout_s: seconds to wait for the answer to a request; at least 600 for one with a spec or with code, and for a deletion.
+        timeout_s: seconds to wait for the answer to a request; at least 600 for one with a spec or with code, for a deletion
+            and for a replay.
         patience_s: seconds after which a failed request is no longer retried.
         transport: an httpx transport to use instead of the network.
     """
@@ -956,11 +957,13 @@ class AsyncExperimentHandle:
             max_concurrent_trials: how many trials train at the same time. None: as many as in the experiment.
 
         Raises:
-            SpecError: an argument is wrong, or the experiment has too many reports.
+            SpecError: an argument is wrong, the experiment has too many reports, or the replay takes too long.
         """
         body = {"scheduler": scheduler, "search": search, "max_concurrent_trials": max_concurrent_trials}
         path = f"{await self._path()}/replay"
-        return read(schemas.Replay, await self.client.request("POST", path, body=body, safe=True))
+        # Others may be replayed before, each for as long as the service allows.
+        data = await self.client.request("POST", path, body=body, safe=True, timeout_s=self.client._long_s)
+        return read(schemas.Replay, data)
 
     async def best(self) -> schemas.Best | None:
         """Return the best result so far, with its trial, value and configuration, or None if there is no result."""

@@ -6898,7 +6898,7 @@ export interface components {
              * @default null
              */
             metrics: {
-                [key: string]: number | null;
+                [key: string]: number | ("Infinity" | "-Infinity") | null;
             } | null;
             /**
              * Iteration

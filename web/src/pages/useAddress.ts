@@ -61,12 +61,17 @@ export function useAddress(): Address {
   const write = useCallback(
     (next: string, before: string) => {
       const replace = placeOf(next) === placeOf(before);
-      if (!replace) given.from = before;
+      if (!replace) {
+        given.from = before;
+        // Going back here closes the trial that opens now. The browser must not scroll to what is shown now.
+        if (new URLSearchParams(next).has("trial")) window.history.scrollRestoration = "manual";
+      }
       setSearch(next, { replace, preventScrollReset: true, state: { from: given.from } });
     },
     [setSearch],
   );
   useLayoutEffect(() => {
+    window.history.scrollRestoration = "auto"; // of this entry alone; see `write`
     const now = search.toString();
     if (!drawn(pathname, now, from)) return;
     const newest = given.searches.at(-1)!;

@@ -27,8 +27,9 @@ Iteration = Annotated[
     ),
 ]
 MetricName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=PRINTABLE)]
+Value = float | Literal["Infinity", "-Infinity"] | None
 Metrics = Annotated[
-    dict[MetricName, float | Literal["Infinity", "-Infinity"] | None],
+    dict[MetricName, Value],
     Field(
         description="the values of the metrics by name; null stands for NaN, and the infinities are texts",
         examples=[{"loss": 0.71}],
@@ -305,7 +306,7 @@ class Completion(Body):
     """The body of a request that ends a trial, optionally with a last report."""
 
     metrics: Annotated[
-        dict[MetricName, float | None] | None,
+        dict[MetricName, Value] | None,
         Field(description="the metrics of the last report; null: there is no last report"),
     ] = None
     iteration: Annotated[

@@ -213,6 +213,17 @@ describe("if a session ends while somebody types", () => {
     expect(screen.queryByLabelText("Name")).toBeNull();
   });
 
+  test("nor does somebody else who signs in in another tab", async () => {
+    await type();
+    await ends();
+    await waitFor(() => expect(client.getQueryData(["session"])).toMatchObject({ name: null }));
+    name = "ada";
+    act(() => void window.dispatchEvent(new Event("visibilitychange")));
+    await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
+    expect(screen.queryByLabelText("Name")).toBeNull();
+  });
+
   test("nor does a token of the same name with other rights", async () => {
     await type();
     await ends();

@@ -27,7 +27,8 @@ export function SignedIn({ children }: { children: ReactNode }) {
   const session = useSession();
   const who = session?.name ? identity(session) : null;
   const [last, setLast] = useState<string | null>(null);
-  if (who !== null && who !== last) setLast(who);
+  // While the form is shown, it compares whoever signs in, also in another tab, with whoever was signed in before.
+  if (!refused && who !== null && who !== last) setLast(who);
   const [visit, setVisit] = useState(0);
   const { data: left } = useQuery({ queryKey: LEFT, queryFn: () => 0, enabled: false, initialData: 0 });
   return (
