@@ -23,7 +23,7 @@ if (!("fonts" in document)) Object.defineProperty(document, "fonts", { value: ne
 globalThis.fetch = () => Promise.reject(new TypeError("tests have no service"));
 
 // The suite runs these tests beside others, at the lowest priority: a second is not always enough for a menu to open.
-configure({ asyncUtilTimeout: 15_000 });
+configure({ asyncUtilTimeout: 60_000 });
 
 // A link to a file that a test clicks leaves the address "blob:", to which no path can be added. Files share their window.
 const { href } = window.location;
