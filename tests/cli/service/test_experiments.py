@@ -132,14 +132,17 @@ def test_show_says_why_a_trial_has_not_started(search: Search, sqlite_url: str) 
     ]
 
 
+ENDED = {"name": "n", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None, "notes": ""}
+
+
 def test_the_best_value_after_repeats_is_called_a_mean() -> None:
     top = {"trial": 5, "metric": "loss", "value": 0.25, "runs": [5, 10], "config": {"lr": 0.5}, "schedule": None}
-    row = {"name": "noisy", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
-    assert list(lines({**row, "best": top, "trials": []}))[1] == (
+    assert list(lines({**ENDED, "best": top, "trials": []}))[1] == (
         'best loss 0.25 by trial 5 (the mean of 2 runs): {"lr": 0.5}'
     )
     assert (
-        list(lines({**row, "best": {**top, "runs": [5]}, "trials": []}))[1] == 'best loss 0.25 by trial 5: {"lr": 0.5}'
+        list(lines({**ENDED, "best": {**top, "runs": [5]}, "trials": []}))[1]
+        == 'best loss 0.25 by trial 5: {"lr": 0.5}'
     )
 
 
@@ -152,8 +155,7 @@ def test_configurations_that_changed_during_the_training_of_the_best_are_counted
     assert found is not None
     assert [one["config"] for one in found["schedule"]][-1] == found["config"] == result.best_config
     assert [one["iteration"] for one in found["schedule"]] == [one["iteration"] for one in result.schedule()]
-    row = {"name": "bred", "id": "exp_1", "state": "completed", "reason": "", "error": None, "next_step": None}
-    told = list(lines({**row, "best": found, "trials": []}))[1]
+    told = list(lines({**ENDED, "best": found, "trials": []}))[1]
     assert told.endswith(f"}}, the last of {count} configurations: see `tuner schedule`")
     assert f", the last of {count} configurations: see schedule()" in repr(result)
     assert f", the last of {count} configurations: see schedule()" in result._repr_html_()
