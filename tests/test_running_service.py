@@ -485,21 +485,21 @@ def part(home: Path, name: str) -> psutil.Process:
     return {process.name(): process for process in head.parts}[name]
 
 
-def started(service: Service) -> str:
+def started(service: Service, steps: int = 40) -> str:
     """Start an experiment and return its id when each of its trials has a checkpoint."""
-    created = service.post(SLOW)
+    created = service.post({**SLOW, "space": {**SLOW["space"], "steps": {"type": "const", "value": steps}}})
     path = f"/experiments/{created['id']}/trials"
     until("checkpoints of both", lambda: [t for t in service.get(path)["items"] if t["checkpoint"]][1:])
     return str(created["id"])
 
 
-def check(service: Service, experiment: str) -> None:
+def check(service: Service, experiment: str, steps: int = 40) -> None:
     """Check that it completes, that each trial continued from a checkpoint, and that the log has everything once."""
     ended = service.ended(experiment)
     assert ended["state"] == "completed", ended
     for row in service.get(f"/experiments/{experiment}/trials")["items"]:
         trial = service.get(f"/trials/{row['id']}")
-        assert trial["iteration"] == 40
+        assert trial["iteration"] == steps
         assert all(s["start_iteration"] > 0 for s in trial["segments"][1:]), trial["segments"]
     with Store.open(service.database_url) as store:
         invariants.check_all(store, set())
@@ -520,11 +520,12 @@ def test_what_is_killed_is_started_again(service: Service, victim: str) -> None:
 
 @pytest.mark.long
 def test_a_service_that_finds_a_dead_head_starts_another(service: Service) -> None:
-    experiment = started(service)
+    # It must still run when the service has ended, which takes seconds on a busy machine.
+    experiment = started(service, steps=300)
     service.end()
     part(service.home, "raylet").kill()
     service.start()
-    check(service, experiment)
+    check(service, experiment, steps=300)
 
 
 @pytest.mark.long  # tests/test_service.py ends a service with --stop
