@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from tuner.domain.experiment import Mode, Spec
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import ExperimentState
 from tuner.driver.assemble import Parts
 from tuner.driver.part_arguments import parts_explained, parts_of
 from tuner.driver.parts import dump_parts, names_code, plain_json, plain_names, plain_points
 from tuner.errors import ClusterUnreachable, Conflict, ErrorCollector, SpecError
 from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.usecases import continue_experiment, create_from_python, id_of, never_driven, numbered
-from tuner.experiment.operations.verbs import act_on_trial, why_it_stays_ended
+from tuner.experiment.operations.verbs import TRIAL_VERBS, act_on_trial, why_it_stays_ended
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
 from tuner.names import keywords_explained, name_of, printable
@@ -410,10 +410,11 @@ def resume(
 
 def _failed(store: Store, record: ExperimentRecord, numbers: Iterable[int]) -> list[str]:
     """Return the ids of the trials with these numbers. Raise Conflict if one has not failed, and NotFound if there is none."""
+    verb = TRIAL_VERBS["retry"]
     found = [store.trials.get(numbered(store, record.public_id, number)) for number in dict.fromkeys(numbers)]
     for trial in found:
-        if trial.state is not TrialState.FAILED:
-            raise Conflict(f"trial {trial.number} of {record.public_id} is {trial.state} and cannot be retried")
+        if trial.state in verb.refused:
+            raise Conflict(f"trial {trial.number} of {record.public_id} is {trial.state} and cannot be {verb.past}")
     return [trial.public_id for trial in found]
 
 

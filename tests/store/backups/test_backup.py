@@ -384,13 +384,19 @@ def test_a_backup_that_cannot_take_its_name_leaves_no_file(
     assert list(tmp_path.glob("*copy*")) == []
 
 
+def sqlite_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let SQLite fail with this error while it copies a database."""
+
+    def fail(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError(text)
+
+    monkeypatch.setattr("tuner.store.backups.backup._fill", fail)
+
+
 def test_a_backup_to_a_full_disk_names_its_file(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr("tuner.store.backups.backup._fill", full)
+    sqlite_says(monkeypatch, "database or disk is full")
     target = tmp_path / "backup.db"
     with pytest.raises(StoreError, match=rf"the backup of .* to {target} has failed: database or disk is full"):
         backup(sqlite_url, target)
@@ -401,11 +407,7 @@ def test_a_backup_of_a_database_on_a_read_only_disk_says_why_it_fails(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only root can mount a disk. SQLite raises this if the disk is read-only and the database has a write-ahead log."""
-
-    def unopened(write: sqlite3.Connection, read: sqlite3.Connection) -> None:
-        raise sqlite3.OperationalError("unable to open database file")
-
-    monkeypatch.setattr("tuner.store.backups.backup._fill", unopened)
+    sqlite_says(monkeypatch, "unable to open database file")
     with pytest.raises(StoreError, match=r"unable to open database file\n"):
         backup(sqlite_url, tmp_path / "backup.db")
     monkeypatch.setattr(os, "access", lambda place, mode: False)

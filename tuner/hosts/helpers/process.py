@@ -16,9 +16,6 @@ from typing import BinaryIO
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 
-MORE_PROCESSES = "this user or container may run no more processes: raise `ulimit -u`, or the container's limit on pids"
-"""The advice if no process can be started (EAGAIN)."""
-
 
 async def start_helper(
     module: str,
@@ -53,8 +50,9 @@ async def start_helper(
             limit=limit,
             start_new_session=True,  # so that Ctrl-C at a terminal does not reach it
         )
-    except BlockingIOError as error:
-        raise OSError(error.errno, f"{error.strerror}; {MORE_PROCESSES}") from error
+    except BlockingIOError as error:  # EAGAIN
+        advice = "this user or container may run no more processes: raise `ulimit -u`, or the container's limit on pids"
+        raise OSError(error.errno, f"{error.strerror}; {advice}") from error
 
 
 async def end_helper(process: Process) -> int:
