@@ -153,13 +153,17 @@ def test_storage_that_takes_no_file_is_an_error(tmp_path: Path, uri: str) -> Non
 
 def test_a_port_that_something_else_has_is_warned_of(settings: Settings) -> None:
     assert only(doctor.check_port(settings)).level == "ok"
-    with socket.create_server(("127.0.0.1", settings.port)):
+    with socket.socket() as other:  # it does not listen: a service that accepts and never answers is waited for
+        other.bind(("127.0.0.1", settings.port))
         found = only(doctor.check_port(settings))
     assert (found.level, "Address already in use" in found.what) == ("warning", True)
 
 
 @pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.123"])
-def test_a_host_that_is_not_this_machine_is_not_called_a_port_in_use(settings: Settings, host: str) -> None:
+def test_a_host_that_is_not_this_machine_is_not_called_a_port_in_use(
+    settings: Settings, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_serves", lambda _: pytest.fail("no tuner of this machine can have this address"))
     found = only(doctor.check_port(replace(settings, host=host)))
     assert (found.level, "name or an address of this machine" in found.advice) == ("warning", True)
 

@@ -268,11 +268,12 @@ def check_port(settings: Settings) -> Iterator[Finding]:
             trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trying.bind((settings.host, settings.port))
     except OSError as error:
-        if _serves(settings):
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        if not elsewhere and _serves(settings):
             yield Finding("port", "ok", f"a tuner service runs at {where}")
         else:
             advice = "stop the program that uses the port, or choose another port for `tuner serve` with --port or TUNER_PORT"
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            if elsewhere:
                 advice = HOST_ADVICE
             yield Finding("port", "warning", f"{where} cannot be bound: {error.strerror}", advice)
     else:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -94,6 +95,18 @@ sys.stdin.read()
     raylet.kill()
     raylet.communicate()
     until("end", lambda: not agent.is_running())
+
+
+def test_nested_blocks_start_processes_from_any_thread() -> None:
+    """The thread that starts Ray's processes waited for itself."""
+    from ray._private import services
+
+    statuses: list[int] = []
+    with ray_start.without_helpers(), ray_start.without_helpers():
+        search = threading.Thread(target=lambda: statuses.append(services.ConsolePopen(["true"]).wait()), daemon=True)
+        search.start()
+        search.join(60)
+    assert statuses == [0]
 
 
 @pytest.mark.ray

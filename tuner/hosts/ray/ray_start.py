@@ -55,6 +55,9 @@ _PATIENCE_S = "180"
 worker, and if it forgets the first ones, `ray.init` never returns. More would delay a trial whose process is killed before it has
 started."""
 
+_LASTING = "tuner-ray-start"
+"""The name of the thread that starts Ray's processes for all threads but the main one."""
+
 
 def temporary(folder: str) -> str:
     """Return the directory for a folder in which Ray keeps its files and Unix sockets, whose paths must be short.
@@ -102,9 +105,11 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
 def _in_lasting_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function in the main thread, if this is it, or else in a thread that lasts as long as this process.
 
-    The kernel kills Ray's processes as soon as the thread that has started them ends.
+    The kernel kills Ray's processes as soon as the thread that has started them ends. The function may call this again, as it does
+    in nested blocks of `without_helpers`.
     """
-    if threading.current_thread() is threading.main_thread():
+    this = threading.current_thread()
+    if this is threading.main_thread() or this.name == _LASTING:
         return function(*args, **options)
     done: Future[Any] = Future()
 
@@ -127,7 +132,7 @@ def _lasting_thread(pid: int) -> queue.SimpleQueue[Callable[[], None]]:
         while True:
             calls.get()()
 
-    threading.Thread(target=serve, name="tuner-ray-start", daemon=True).start()
+    threading.Thread(target=serve, name=_LASTING, daemon=True).start()
     return calls
 
 
