@@ -105,8 +105,8 @@ def without_helpers(server: ForkServer | None = None) -> Iterator[None]:
 def _in_lasting_thread(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function in the main thread, if this is it, or else in a thread that lasts as long as this process.
 
-    The kernel kills Ray's processes as soon as the thread that has started them ends. The function may call this again, as it does
-    in nested blocks of `without_helpers`.
+    The kernel kills Ray's processes as soon as the thread that has started them ends. The function may call this again: it
+    does in nested blocks of `without_helpers`.
     """
     this = threading.current_thread()
     if this is threading.main_thread() or this.name == _LASTING:
