@@ -40,7 +40,9 @@ from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
 from tuner.domain.events import Drawn, Failure, Noted
 from tuner.domain.keys import trial_id
+from tuner.domain.logs import LogChunk
 from tuner.domain.states import ExperimentState
+from tuner.domain.timestamps import rfc3339
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
 from tuner.experiment.operations.verbs import TRIAL_VERBS, VERBS
 from tuner.sdk.result import Result
@@ -758,6 +760,48 @@ def test_a_stream_that_is_cut_after_hours_without_an_event_goes_on(monkeypatch: 
         entries = list(client.experiment("exp_0123456789abcdef0123").events())
     assert entries == [{"seq": 7}, {"state": "completed"}]
     assert [request.url.params["after"] for request in asked] == ["0", "7", "7"]
+
+
+def test_a_log_is_followed_through_restarts_of_the_service(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It seemed to end when the service was shut down."""
+    monkeypatch.setattr(synchronous, "LOG_S", 0.01)
+    made, _, _ = begin(sqlite_store)
+    text = ["first ä\n", "second\n", "third\n", ""]
+    starts = [sum(len(one.encode()) for one in text[:n]) for n in range(len(text))]
+    chunks = [LogChunk.of(0, start, one.encode(), T0) for start, one in zip(starts, text, strict=True)]
+
+    class Restarts(httpx.HTTPTransport):
+        asked = 0
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path.endswith("/logs"):
+                self.asked += 1
+                if self.asked % 3 == 0:
+                    raise httpx.ConnectError("the service restarts", request=request)
+                if self.asked % 3 == 1 and chunks:
+                    sqlite_store.logs.add(made.id, {(0, 1): [chunks.pop(0)]})
+            return super().handle_request(request)
+
+    with Client(server, transport=Restarts()) as client:
+        pieces = list(client.trial(trial_id(made.public_id, 0)).follow_log())
+    assert pieces == text[:3]
+
+
+def test_the_end_of_a_log_does_not_depend_on_the_clock_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(protocol, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: T0))
+    end = protocol.LogEnd()
+    hour_ago, in_an_hour = (rfc3339(T0 + seconds) for seconds in (-3600, 3600))
+    assert protocol.LogEnd().is_reached(hour_ago)
+    assert [end.is_reached(None), end.is_reached(hour_ago)] == [False, False]
+    now[0] += protocol.LATE_S + 1
+    assert end.is_reached(hour_ago)
+    late = protocol.LogEnd()
+    assert not late.is_reached(in_an_hour)
+    now[0] += protocol.LATE_S + 1
+    assert late.is_reached(in_an_hour)
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(client: Client, sqlite_store: Store) -> None:

@@ -22,13 +22,13 @@ import httpx
 from tuner.api import schemas
 from tuner.client.protocol import (
     API,
-    CONNECT_S,
     IDEMPOTENT,
     LONG_S,
     PAGE,
     Attempts,
     Event,
     EventReader,
+    LogEnd,
     address_of,
     body_of,
     check,
@@ -65,6 +65,10 @@ if TYPE_CHECKING:
 
 WEBHOOK_S = 0.25
 """Seconds between two checks of whether a test delivery to a webhook has been attempted."""
+
+LOG_S = 0.5
+LOG_LOOKS = 10
+"""`follow_log` asks every `LOG_S` seconds for more. After `LOG_LOOKS` answers without any, it looks if the segment has ended."""
 
 ACTS_S = 60.0
 """Seconds within which `wait` expects the driver to act on a verb. A verb whose key was used before has no effect."""
@@ -1172,21 +1176,28 @@ class AsyncTrialHandle:
     async def follow_log(self, rank: int = 0, segment: int | None = None) -> AsyncIterator[str]:
         """Yield what one rank has printed so far, and then what it prints until it ends, in pieces of text.
 
+        A service that is started again is waited for, and nothing is left out or repeated.
+
         segment: the ordinal of the segment. None: the newest.
         """
-        path = f"{API}/trials/{self.id}/logs/text"
-        params = plain({"rank": rank, "segment": segment, "follow": True})
-        try:
-            async with self.client._http.stream(
-                "GET", path, params=params, timeout=httpx.Timeout(None, connect=CONNECT_S)
-            ) as answer:
-                if answer.status_code >= 400:
-                    await answer.aread()
-                    check(answer)
-                async for text in answer.aiter_text():
+        if segment is None:
+            segment = max((part.ordinal for part in (await self.get()).segments), default=1)
+        offset, quiet, end = 0, 0, LogEnd()
+        while True:
+            text = ""
+            for log in await self.logs(rank=rank, segment=segment, offset=offset):
+                offset, text = log.end, log.text
+                if text:
                     yield text
-        except httpx.TransportError as lost:
-            raise unreachable(self.client.address, lost) from lost
+                if log.complete:
+                    return
+            quiet = 0 if text else quiet + 1
+            if quiet % LOG_LOOKS == 1:
+                part = next((one for one in (await self.get()).segments if one.ordinal == segment), None)
+                if part is None or end.is_reached(part.ended_at):
+                    return
+            if not text:
+                await asyncio.sleep(LOG_S)
 
     async def curves(
         self, *, x: schemas.Across = "step", x_metric: str | None = None, points: int | None = None

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +43,8 @@ CONNECT_S = 10.0
 LONGEST_S = 1e6
 """The longest timeout in seconds: sockets take no infinity."""
 _PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+LATE_S = 60.0
+"""Seconds to wait, after a segment has ended, for the last part of its log, which may come from another node."""
 FIRST_CONTACT_S = 2.0
 """The time limit in seconds for connecting to a service that has never answered. It is short: the address is probably wrong."""
 
@@ -276,6 +279,23 @@ def empty_folder(path: str | os.PathLike[str] | None) -> Iterator[Path]:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+class LogEnd:
+    """Tells when no more of a rank's log can arrive: `LATE_S` seconds after the end of its segment."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # about when the segment ended, by the monotonic clock
+
+    def is_reached(self, ended_at: str | None) -> bool:
+        """Return whether it is reached. ended_at: the end of the segment by the clock of the service, None while it runs."""
+        now = time.monotonic()
+        if ended_at is None:
+            self._since = now
+            return False
+        if self._since is None:  # it was never seen running, so there is only the clock of the service
+            self._since = now - max(0.0, time.time() - datetime.fromisoformat(ended_at).timestamp())
+        return now - self._since > LATE_S
 
 
 def unreachable(address: str, error: httpx.TransportError) -> ServiceUnreachable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -494,6 +495,13 @@ class Experiments:
         If `epoch` is given, and a driver has claimed the experiment since then, do nothing and return False.
         """
         return removal.seize(self._database, experiment_id, epoch, at(now))
+
+    def keep_seized(self, experiment_id: int, now: float | None = None, *, forever: bool = False) -> bool:
+        """Renew the lease that `seize` has begun, or let it never end.
+
+        Return False if the lease had ended and a driver has claimed the experiment, or if there is no such experiment any more.
+        """
+        return removal.keep(self._database, experiment_id, math.inf if forever else at(now) + removal.LEASE_S)
 
     def give_back(self, record: ExperimentRecord) -> None:
         """Undo `seize` after it has returned True. `record` is the experiment as it was before."""

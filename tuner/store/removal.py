@@ -37,7 +37,8 @@ NUMBERED = {"event": "event_seq", "decision": "event_seq", "trial": "number"}
 LEASE_S = 600.0
 """The duration of a deletion's lease in seconds. After that, users may continue the experiment, as if it had been cancelled.
 
-The lease never ends once the first row is deleted, because the log can no longer be folded.
+A deletion renews the lease while it deletes files. The lease never ends once the first row is deleted, because the log can no
+longer be folded.
 """
 
 _ENDED = ", ".join(f"'{state}'" for state in ExperimentState if state.ended)
@@ -50,6 +51,9 @@ _GIVE_BACK = f"""
 UPDATE experiment SET driver_owner = ?, lease_until = ?, state = ?
 WHERE id = ? AND driver_epoch = ? AND driver_owner = '{DELETION}'"""
 _KEEP = f"UPDATE experiment SET lease_until = ? WHERE id = ? AND driver_owner = '{DELETION}'"
+_RENEW = f"""
+UPDATE experiment SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END
+WHERE id = ? AND driver_owner = '{DELETION}'"""
 _SEGMENTS = """
 SELECT s.id FROM segment s JOIN trial t ON t.id = s.trial_id WHERE t.experiment_id = ? ORDER BY s.id"""
 _DELIVERIES = "DELETE FROM webhook_delivery WHERE webhook_id IN (SELECT id FROM webhook WHERE experiment = ?)"
@@ -78,6 +82,13 @@ def give_back(database: Database, record: ExperimentRecord) -> None:
     before = (record.driver_owner, record.lease_until, record.state, record.id, record.driver_epoch + 1)
     with database.write() as cursor:
         cursor.execute(_GIVE_BACK, before)
+
+
+def keep(database: Database, experiment_id: int, until: float) -> bool:
+    """Let the lease that `seize` has begun end no earlier than `until`. Return False if it is not a deletion's any more."""
+    with database.write() as cursor:
+        cursor.execute(_RENEW, (until, until, experiment_id))
+        return cursor.rowcount == 1
 
 
 def remove(database: Database, experiment_id: int) -> None:

@@ -87,7 +87,7 @@ class Store:
         return self._database.backend
 
     def migrate(self, *, patient: bool = False) -> None:
-        """Migrate the tables to this version of tuner. patient: wait a while for a server that accepts no connections yet."""
+        """Migrate the tables to this version of tuner. patient: wait a while for a server that cannot be reached yet."""
         self._database.migrate(patient=patient)
 
     def shrink(self) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,6 +21,8 @@ from tuner.domain.events import Failure
 from tuner.domain.keys import segment_id, trial_id
 from tuner.domain.logs import LogChunk, cut
 from tuner.domain.states import SegmentState, TrialState
+from tuner.experiment import logs
+from tuner.experiment.logs import LogReader
 from tuner.store import Store, UsageSample
 
 
@@ -145,6 +148,21 @@ async def test_a_log_is_followed_until_its_rank_prints_no_more(
         more = [LogChunk.of(0, 6, b"second\n", T0), LogChunk.of(0, 13, b"", T0)]
         sqlite_store.logs.add(made.id, {(0, 1): more})
         assert [line async for line in lines] == ["second"]
+
+
+async def test_a_followed_log_says_that_the_service_was_shut_down(sqlite_store: Store, tmp_path: Path) -> None:
+    made, _, _ = begin(sqlite_store)
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
+    ending = threading.Event()
+
+    async def allowed() -> bool:
+        return True
+
+    reader = LogReader(sqlite_store, tmp_path, trial_id(made.public_id, 0), 1, 0)
+    pieces = reader.stream(True, ending, allowed)
+    assert await anext(pieces) == "first\n"
+    ending.set()
+    assert [piece async for piece in pieces] == [logs.CUT]
 
 
 async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Store) -> None:

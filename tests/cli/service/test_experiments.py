@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tests.store.examples import T0, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.cli import commands
 from tuner.cli.service.experiments import _spec, best, lines
-from tuner.client.synchronous import Client
+from tuner.client.synchronous import Client, TrialHandle
 from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
 from tuner.errors import NotFound, SpecError
@@ -695,6 +696,23 @@ def test_a_progress_bar_that_is_followed_on_a_service_has_a_line_for_each_state(
     end = LogChunk.of(0, len(content), b"", T0)
     sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, content, T0), end]})
     assert output("--address", server, "logs", "digits", "0", "-f") == "epoch 1\n10%\n100%\ndone\n"
+
+
+def test_a_log_that_is_followed_waits_for_a_service_that_is_started_again(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 5 seconds, it ended with an error."""
+    made, _, _ = begin(sqlite_store, spec=a_spec("digits"))
+    sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"done\n", T0), LogChunk.of(0, 5, b"", T0)]})
+    follow_log, patience = TrialHandle.follow_log, []
+
+    def noted(self: TrialHandle, *where: int) -> Iterator[str]:
+        patience.append(self.client._patience_s)
+        return follow_log(self, *where)
+
+    monkeypatch.setattr(TrialHandle, "follow_log", noted)
+    assert output("--address", server, "logs", "digits", "0", "-f") == "done\n"
+    assert patience == [30.0]
 
 
 def test_tokens_of_a_service(server: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

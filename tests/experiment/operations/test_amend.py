@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tuner.domain.events import CheckpointInfo
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.errors import CheckpointUnreachable, Conflict, NotFound, SpecError, Stale
-from tuner.experiment.operations import usecases
+from tuner.experiment.operations import removal, usecases
 from tuner.experiment.operations.removal import delete_experiment
 from tuner.experiment.operations.trials import enqueue
 from tuner.experiment.operations.usecases import amend_experiment, archive_experiment, continue_experiment
@@ -390,6 +390,7 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     assert sqlite_store.experiments.get(made.public_id).driver_owner == DELETION
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
+    monkeypatch.setattr(removal, "QUIET_S", 0.2)
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
 
@@ -416,9 +417,131 @@ def test_a_deletion_that_the_storage_refuses_leaves_the_experiment_as_it_was(
             delete_experiment(store, record.public_id, storage=str(tmp_path), home=tmp_path, force=True)
         after = store.experiments.get(record.public_id)
         assert after == replace(record, driver_epoch=record.driver_epoch + 1)
+    assert refused_twice(store, paused, tmp_path, monkeypatch) == [ExperimentState.PAUSED] * 2
     act(store, "resume", paused.public_id)
     continue_experiment(store, killed.public_id, 4)
     assert {record.id for record in store.drivers.claimable(time.time())} == {paused.id, killed.id}
+
+
+def test_a_refused_deletion_says_that_it_has_killed_the_experiment(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _, trials = begin(sqlite_store)
+    epoch = sqlite_store.drivers.claim(made.id, "a driver", 600.0, time.time())
+
+    def drive() -> None:
+        for state in (ExperimentState.CANCELLING, ExperimentState.CANCELLED):
+            sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], trials=trials, state=state), time.time())
+        sqlite_store.drivers.release(made.id, epoch)
+
+    def remove(self: Place) -> None:
+        raise OSError("the bucket does not answer")
+
+    monkeypatch.setattr(Place, "remove", remove)
+    expected = rf"{made.public_id} has been killed and is cancelled now, but the checkpoints in .* cannot be deleted: the bucket"
+    with pytest.raises(Conflict, match=expected):
+        delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path), home=tmp_path, force=True, poke=drive)
+    assert sqlite_store.experiments.get(made.public_id).state == ExperimentState.CANCELLED
+
+
+def refused_twice(
+    store: Store, made: ExperimentRecord, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[ExperimentState]:
+    """Force two deletions at once that the storage refuses, and return the state of the experiment after each refusal."""
+    states: list[ExperimentState] = []
+
+    def delete() -> None:
+        with pytest.raises(Conflict, match="does not answer"):
+            delete_experiment(store, made.public_id, storage=str(home), home=home, force=True)
+        states.append(store.experiments.get(made.public_id).state)
+
+    def remove(self: Place) -> None:
+        if not second:
+            second.append(pool.submit(delete))
+            until_renewed(store, made)
+        raise OSError("When listing objects: the bucket does not answer")
+
+    second: list[Future[None]] = []
+    monkeypatch.setattr(Place, "remove", remove)
+    monkeypatch.setattr(removal, "RENEW_S", 0.02)
+    with ThreadPoolExecutor(1) as pool:
+        delete()
+        second[0].result()
+    return states
+
+
+def until_renewed(store: Store, made: ExperimentRecord) -> None:
+    """Wait until the deletion of an experiment has renewed its lease often, while another call saw that."""
+    leases = set()
+    end = time.monotonic() + 30
+    while len(leases) < 20:
+        assert time.monotonic() < end
+        leases.add(store.experiments.get(made.public_id).lease_until)
+        time.sleep(0.005)
+
+
+def test_a_deletion_that_takes_longer_than_its_lease_goes_on_alone(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user continued the experiment, and the rows of its new trials were deleted while they ran."""
+    made = ended(sqlite_store)
+    monkeypatch.setattr(tables_of, "LEASE_S", 0.1)
+    monkeypatch.setattr(removal, "RENEW_S", 0.01)
+    removed: list[str] = []
+    places: dict[str, Any] = {"storage": str(tmp_path), "home": tmp_path}
+
+    def remove(self: Place) -> None:
+        removed.append(self.uri)
+        again.append(pool.submit(delete_experiment, sqlite_store, made.public_id, **places))
+        until_renewed(sqlite_store, made)
+        with pytest.raises(Conflict, match="is being deleted"):
+            act(sqlite_store, "continue", made.public_id)
+
+    again: list[Future[None]] = []
+    monkeypatch.setattr(Place, "remove", remove)
+    with ThreadPoolExecutor(1) as pool:
+        delete_experiment(sqlite_store, made.public_id, **places)
+        again[0].result()
+    assert len(removed) == 1
+    with pytest.raises(NotFound):
+        sqlite_store.experiments.get(made.public_id)
+
+
+def test_a_second_deletion_is_refused_while_the_first_one_takes_long(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(sqlite_store)
+    assert sqlite_store.experiments.seize(made.id)
+    sleep = time.sleep
+
+    def renewing(seconds: float) -> None:
+        sleep(seconds)
+        assert sqlite_store.experiments.keep_seized(made.id)
+
+    monkeypatch.setattr(removal, "QUIET_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", renewing)
+        with pytest.raises(Conflict, match=f"another call is still deleting {made.public_id}"):
+            delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path), home=tmp_path, wait_s=0.0)
+    assert sqlite_store.experiments.get(made.public_id).driver_epoch == made.driver_epoch + 1
+
+
+def test_a_deletion_whose_lease_has_ended_deletes_no_rows(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine was suspended while it deleted files, and a user continued the experiment."""
+    made = ended(sqlite_store)
+    later = time.time() + 2 * tables_of.LEASE_S
+
+    def remove(self: Place) -> None:
+        sqlite_store.commands.add(made.id, "continue", now=later)
+        sqlite_store.drivers.claim(made.id, "a driver", 60.0, later)
+
+    monkeypatch.setattr(Place, "remove", remove)
+    with pytest.raises(Conflict, match="was continued while its checkpoints were being deleted"):
+        delete_experiment(sqlite_store, made.public_id, storage=str(tmp_path), home=tmp_path)
+    assert sqlite_store.experiments.get(made.public_id).driver_owner == "a driver"
+    assert sqlite_store.log.events_after(made.id, 0)
 
 
 def test_an_experiment_that_is_being_deleted_takes_no_commands(store: Store) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import shutil
+import socket
 import sqlite3
 import threading
 import time
@@ -235,6 +236,34 @@ def test_a_patient_process_waits_for_a_server_that_starts_but_not_for_one_that_r
         waiting.result(60)
     [record] = caplog.records
     assert record.getMessage().startswith("waiting up to 30 s for the database postgresql")
+
+
+def test_a_patient_process_waits_for_a_server_whose_name_is_not_known_yet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Compose and Kubernetes make the name known when they start the server, which may be after the service."""
+
+    class Found(Exception):
+        pass
+
+    answers: list[Exception] = [
+        socket.gaierror(-2, "Name or service not known"),
+        socket.gaierror(-3, "Try again"),
+        Found(),
+    ]
+
+    def resolve(*_: object, **__: object) -> None:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(migrate, "AGAIN_S", 0.0)
+    with Store.open("postgresql://me:secret@late/tuner") as store, pytest.raises(Found):
+        store.migrate(patient=True)
+    [record] = caplog.records
+    expected = (
+        "waiting up to 30 s for the database postgresql+psycopg://me:***@late/tuner: failed to resolve host 'late': "
+    )
+    assert record.getMessage() == f"{expected}[Errno -2] Name or service not known"
 
 
 @pytest.mark.postgres

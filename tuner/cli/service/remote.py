@@ -15,6 +15,9 @@ from tuner.settings import Settings
 from tuner.store import LogQuery
 from tuner.store.service.access import Role
 
+RESTART_S = 30.0
+"""`tuner logs -f` waits this many seconds for a service that is started again."""
+
 
 def decisions_about(settings: Settings, called: str, as_json: bool = False, number: int | None = None) -> Iterator[str]:
     """Yield the same lines as `explain.decisions_about`, for an experiment or trial of a service."""
@@ -51,7 +54,8 @@ def logs_of(settings: Settings, called: str, number: int | None, query: LogQuery
         segments = trial.get().segments
         ordinal = logs.segment_of(query, segments)
         if follow:
-            yield from logs.with_line_feeds(trial.follow_log(query.rank or 0, ordinal))
+            with client.with_patience(RESTART_S) as patient:
+                yield from logs.with_line_feeds(patient.trial(trial.id).follow_log(query.rank or 0, ordinal))
             return
         found = trial.logs(rank=query.rank, segment=ordinal, tail=query.tail, search=query.search)
         yield from logs.not_stored(found, segments, LogQuery(rank=query.rank, segment=ordinal))

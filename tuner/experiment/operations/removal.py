@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tuner.errors import CheckpointError, Conflict, NotFound, TunerError
+from tuner.errors import CheckpointError, Conflict, NotFound, StoreError, TunerError
 from tuner.experiment.code.local_packages import Packages
 from tuner.experiment.operations.verbs import act
 from tuner.store import ExperimentRecord, Store
@@ -25,6 +28,12 @@ KILL_S = 30.0
 """A deletion waits up to this many seconds for a driver to stop its ranks and release the experiment."""
 
 LOOK_S = 0.1
+
+RENEW_S = 1.0
+"""The time between two renewals of a deletion's lease while it deletes files, in seconds."""
+
+QUIET_S = 5.0
+"""A deletion that does not renew its lease for this many seconds was interrupted, most likely."""
 
 _NO_STORAGE = re.compile(r"Bucket '.*' not found|Unrecognized filesystem type")
 """Matches the errors of pyarrow for a bucket that has been deleted, and for a kind of storage that does not exist."""
@@ -55,23 +64,34 @@ def delete_experiment(
         force: True to kill the experiment first if it has not ended.
         revision: if given, the experiment is deleted only if it is at this revision.
         poke: a function that wakes the driver after a command.
-        wait_s: the seconds that a driver may take to release the experiment.
+        wait_s: the seconds that a driver may take to release the experiment, or another call to delete it.
 
     Raises:
         NotFound: there is no such experiment.
-        Conflict: the experiment has not ended, its driver does not release it, or the storage of its checkpoints does not
-            answer or is not mounted. The experiment is then as it was, except for checkpoints that are deleted already. A
-            deletion that was interrupted can be repeated at once.
+        Conflict: the experiment has not ended, its driver does not release it, another call is still deleting it, or the
+            storage of its checkpoints does not answer or is not mounted. The experiment is then as it was, except that
+            it may have been killed, and that checkpoints may be gone. A deletion that was interrupted can be repeated at once.
     """
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
     _check_mounted(store, record, storage, home)
     until, killed = time.monotonic() + wait_s, 0
+    seen, seen_at = (
+        (0, 0.0),
+        0.0,
+    )  # the lease of another call that deletes the experiment, and since when it is the same
+    if _is_being_deleted(record):
+        until = max(until, time.monotonic() + 2 * QUIET_S)
     while True:
         if not record.state.ended and not force:
             forced = "force the deletion (--force, force=true)"
             raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
-        if not _is_driven(record):
+        if _is_being_deleted(record):
+            if seen != (seen := (record.driver_epoch, record.lease_until or 0.0)):
+                seen_at = time.monotonic()
+            elif time.monotonic() >= seen_at + QUIET_S and store.experiments.seize(record.id, record.driver_epoch):
+                break
+        elif not _is_driven(record):
             if store.experiments.seize(record.id, record.driver_epoch):
                 break
         elif not record.state.ended and record.driver_epoch != killed:
@@ -80,15 +100,31 @@ def delete_experiment(
                 act(store, "kill", experiment)
             poke()
         if time.monotonic() >= until:
+            if _is_being_deleted(record):
+                raise Conflict(
+                    f"another call is still deleting {experiment}, which takes long if it has many checkpoints"
+                )
             raise Conflict(f"the driver of {experiment} has not released it yet; try again")
         time.sleep(LOOK_S)
-        record = store.experiments.get(experiment)
+        try:
+            record = store.experiments.get(experiment)
+        except NotFound:
+            return  # another call has deleted it meanwhile
     try:
-        for folder in _folders(store, record, storage, home):
-            _remove_checkpoints(folder)
-    except Conflict:
+        with _renewed(store, record.id):
+            for folder in _folders(store, record, storage, home):
+                _remove_checkpoints(folder)
+    except Conflict as error:
         store.experiments.give_back(record)
+        if killed:
+            raise Conflict(f"{experiment} has been killed and is {record.state} now, but {error}") from error
         raise
+    if not store.experiments.keep_seized(record.id, forever=True):
+        with contextlib.suppress(NotFound):  # another call was faster
+            now = store.experiments.get(experiment)
+            raise Conflict(
+                f"{experiment} was continued while its checkpoints were being deleted, and is {now.state} now"
+            )
     for kind in ("logs", "callbacks"):
         shutil.rmtree(home / kind / experiment, ignore_errors=True)
     store.webhooks.collect(deleted=record.id)  # its end, and other events that no service has seen yet
@@ -194,6 +230,30 @@ def _refusal(uri: str, error: Exception) -> Conflict:
         f"the checkpoints in {uri} cannot be deleted: {error}; try again later, delete them yourself first, "
         "or hide the experiment with `tuner archive`"
     )
+
+
+@contextmanager
+def _renewed(store: Store, experiment: int) -> Iterator[None]:
+    """Renew the lease of a deletion while the block deletes files, which may take hours in a bucket."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(RENEW_S):
+            with contextlib.suppress(StoreError):  # the next attempt is soon
+                store.experiments.keep_seized(experiment)
+
+    thread = threading.Thread(target=renew, name="deletion", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _is_being_deleted(record: ExperimentRecord) -> bool:
+    """Return whether a deletion holds the experiment and has deleted no row yet. It may have been interrupted."""
+    return record.driver_owner == DELETION and record.lease_until != math.inf
 
 
 def _is_driven(record: ExperimentRecord) -> bool:

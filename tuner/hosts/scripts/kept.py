@@ -27,6 +27,7 @@ from tuner.settings import Settings
 from tuner.trials.messages.rpc import ask
 
 _CLOSE_S = 20.0
+_PARTS = {"raylet", "gcs_server"}
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +99,7 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
     global _kept, _users
     with _lock:
         kept = _kept
-        if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept.host)):
+        if kept is None or not (_here(kept) and kept.needs == _needs(settings, address) and _answers(kept)):
             kept = _begin(settings, address, start)
             if _kept is None:  # if another thread uses the kept host, the new host is for this call only
                 _kept = kept
@@ -113,7 +114,7 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
     if old is not None and not old.users:
         _kept = None
         _end(old)
-    if _private is not None and (_private.needs != _of_ray(address) or not _has_raylet()):
+    if _private is not None and (_private.needs != _of_ray(address) or not _is_whole()):
         _end_ray()
     forks: ForkServer | None = None
 
@@ -155,13 +156,23 @@ def _give_back(kept: _Kept, keep: bool) -> None:
             _end(kept)
 
 
-def _has_raylet() -> bool:
-    """Return whether the raylet of the private Ray instance lives. Without it, Ray would never start another host."""
+def _is_whole() -> bool:
+    """Return whether the raylet and the GCS server of the private Ray instance live.
+
+    Without them, Ray would never start another host, calls of a host would wait in vain, and a minute after the end of the GCS
+    server, Ray ends this process with status 1.
+    """
+    found = set()
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.add(child.name())
+    return found >= _PARTS
+
+
+def _is_lost(kept: _Kept) -> bool:
+    """Return whether the host can no longer be asked, because it runs on the private Ray instance, which is not whole."""
+    return _private is not None and _private.connection == kept.connection and not _is_whole()
 
 
 def _needs(settings: Settings, address: str | None) -> tuple[Any, ...]:
@@ -184,9 +195,11 @@ def _here(kept: _Kept) -> bool:
     return os.getpid() == _pid and kept.connection == _connection()
 
 
-def _answers(host: Any) -> bool:
+def _answers(kept: _Kept) -> bool:
+    if _is_lost(kept):
+        return False
     try:
-        ask(host.start, patience_s=_CLOSE_S, in_time=True)
+        ask(kept.host.start, patience_s=_CLOSE_S, in_time=True)
     except Exception:
         return False
     return True
@@ -197,6 +210,8 @@ def _rests(kept: _Kept) -> bool:
 
     On a private Ray instance, idle worker groups without GPUs are kept for a while; on a shared cluster, no group is kept.
     """
+    if _is_lost(kept):
+        return False
     private = _private is not None and _private.connection == kept.connection
     try:
         ask(kept.host.rest, private, patience_s=_CLOSE_S, in_time=True)
@@ -206,8 +221,11 @@ def _rests(kept: _Kept) -> bool:
 
 
 def _end(kept: _Kept) -> None:
-    """Close the host, and then let Ray kill the host's actor with everything that belongs to it."""
-    if not _here(kept):
+    """Close the host, and then let Ray kill the host's actor with everything that belongs to it.
+
+    If Ray is not whole, do nothing: the host ends with Ray.
+    """
+    if not _here(kept) or _is_lost(kept):
         return
     try:
         ask(kept.host.close, patience_s=_CLOSE_S, in_time=True)

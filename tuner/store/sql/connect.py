@@ -57,8 +57,11 @@ _PASSING = frozenset({"OperationalError", "InterfaceError", "ReadOnlySqlTransact
 _LASTING = ("no such table", "no such column", "malformed JSON", "ProgramLimitExceeded")
 """Operational errors that are not temporary: parts of SQLite's messages, and PostgreSQL's error for values that are too large."""
 
-_NOT_UP = ("Is the server running", "the database system is ")
-"""Parts of the errors of a PostgreSQL server that is not running, and of one that is starting or being shut down."""
+_NOT_UP = ("Is the server running", "the database system is ", "failed to resolve host")
+"""Parts of the errors of a PostgreSQL server that is not running, that is starting or being shut down, or has no address yet.
+
+Compose and Kubernetes give a server its name when they start it.
+"""
 
 _PASSWORD = re.compile(r"(?<=[:/]/)([^/@:]*):[^\n]*(?=@)")
 _WITHOUT_HOST = re.compile(r"(?<=[:\w]//)([^/@:\[]*):(?!\d*(?:[/?,\s'\")]|$))(?!\s)[^\n]*")
@@ -283,7 +286,7 @@ def translated(backend: str, file: str | None = None) -> Iterator[None]:
 
 
 def is_not_up(error: BaseException | None) -> bool:
-    """Return whether an error of PostgreSQL's driver says that the server is not running, or accepts no connections yet."""
+    """Return whether an error of PostgreSQL's driver says that the server is not running, or cannot be reached yet."""
     return any(part in str(error) for part in _NOT_UP)
 
 

@@ -151,7 +151,7 @@ class Database:
         self._has_leader = False
 
     def migrate(self, *, patient: bool = False) -> None:
-        """Migrate the tables to this version of tuner. patient: wait a while for a server that accepts no connections yet."""
+        """Migrate the tables to this version of tuner. patient: wait a while for a server that cannot be reached yet."""
         with translated(self.backend, self._path):
             migrate(self.engine, patient=patient)
 

@@ -29,7 +29,7 @@ TELL_EVERY_S = 10.0
 """The time between two warnings that a migration is still running or waiting, in seconds."""
 
 START_S = 30.0
-"""A patient migration waits this many seconds for a server that accepts no connections yet, most likely because it starts."""
+"""A patient migration waits this many seconds for a server that cannot be reached yet, most likely because it starts."""
 
 AGAIN_S = 0.3
 """The time between two attempts to connect to such a server, in seconds."""
@@ -103,7 +103,7 @@ def migrate(engine: Engine, *, patient: bool = False) -> None:
 
     If there is nothing to do, this costs only one query.
 
-    patient: wait up to `START_S` seconds for a server that accepts no connections yet.
+    patient: wait up to `START_S` seconds for a server that accepts no connections yet, or whose host is not known yet.
     """
     try:
         if patient:
@@ -130,9 +130,10 @@ def _wait_for_server(engine: Engine) -> None:
         except DBAPIError as error:
             if not is_not_up(error.orig) or time.monotonic() > until:
                 raise
+            why = shown_url(str(error.orig).strip().partition("\n")[0])
         if not is_told:
             is_told = True
-            log.warning("waiting up to %g s for the database %s, which accepts no connections", START_S, _shown(engine))
+            log.warning("waiting up to %g s for the database %s: %s", START_S, _shown(engine), why)
         time.sleep(AGAIN_S)
 
 
