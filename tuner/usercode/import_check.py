@@ -267,7 +267,7 @@ def asynchronous(trainable: Any) -> str | None:
     elif isinstance(trainable, type):
         functions = []
     else:
-        functions = [trainable, getattr(type(trainable), "__call__", None)]
+        functions = [trainable, inspect.getattr_static(type(trainable), "__call__", None)]
     for function in functions:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             return str(getattr(function, "__qualname__", repr(function)))
