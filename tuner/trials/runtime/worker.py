@@ -232,6 +232,10 @@ class Rank:
         """
         if self._segment is not None:
             self._segment.saver.discard()
+            if (left := self._segment.session.left) is not None:
+                # This frees what the training function used. A data loader stops its processes itself if it is freed like this.
+                # In a garbage collection, its queues are closed first, so that it waits 5 s for its processes and then kills them.
+                left.__traceback__ = None
         self._segment = None
         rendezvous.leave()
         if self._baseline is not None and self._dirty is None:
