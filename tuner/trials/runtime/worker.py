@@ -233,8 +233,8 @@ class Rank:
         if self._segment is not None:
             self._segment.saver.discard()
             if (left := self._segment.session.left) is not None:
-                # This frees what the training function used. A data loader stops its processes itself if it is freed like this.
-                # In a garbage collection, its queues are closed first, so that it waits 5 s for its processes and then kills them.
+                # Free what the training function used, such as a data loader, which then stops its processes. In a garbage
+                # collection, the queues of the loader are closed first, so it waits 5 s for its processes and then kills them.
                 left.__traceback__ = None
         self._segment = None
         rendezvous.leave()
