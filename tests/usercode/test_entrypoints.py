@@ -70,6 +70,8 @@ def test_a_class_with_steps_is_no_function_but_can_be_trained(checker: Entrypoin
         ("x = 3", "x", "is not a function but int 3"),
         ("def two(a, b): ...", "two", "cannot be called with a configuration: missing a required argument: 'b'"),
         ("def none(): ...", "none", "too many positional arguments"),
+        ("async def waits(config): ...", "waits", "waits is asynchronous, and trials await nothing"),
+        ("class A:\n    def setup(self, config): ...\n    async def step(self): ...", "A", r"A\.step is asynchronous"),
     ],
 )  # fmt: skip
 def test_a_bad_one_says_what_and_where(

@@ -18,6 +18,8 @@ import pytest
 from tuner.errors import EntrypointError, SpecError
 from tuner.trials.checkpoints.objects import with_parameters
 from tuner.trials.compat.class_form import ClassForm
+from tuner.trials.compat.forms import as_function
+from tuner.trials.compat.train_loop import TrainLoop
 from tuner.trials.messages.launch import CodeRef
 from tuner.trials.runtime.function import code
 from tuner.usercode.trainable import by_value, check_signature, pickle_function
@@ -125,17 +127,42 @@ def test_a_function_must_take_a_configuration() -> None:
     check_signature(partial(lambda config, more: None, more=1))
 
 
-def test_an_asynchronous_function_is_refused() -> None:
+async def reports(config: dict[str, Any]) -> None: ...
+
+
+async def yields(config: dict[str, Any]) -> AsyncIterator[float]:
+    yield 1.0
+
+
+class Called:
+    async def __call__(self, config: dict[str, Any]) -> None: ...
+
+
+class WithStep:
+    def setup(self, config: dict[str, Any]) -> None: ...
+
+    async def step(self) -> dict[str, float]:
+        return {"loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "name"),
+    [
+        (reports, "reports"),
+        (yields, "yields"),
+        (partial(reports), "reports"),
+        (Called(), r"Called\.__call__"),
+        (partial(Called()), r"Called\.__call__"),
+        (ClassForm(WithStep), r"WithStep\.step"),
+        (as_function(with_parameters(WithStep, data=1)), r"WithStep\.step"),
+        (with_parameters(reports, data=1), "reports"),
+        (TrainLoop(reports), "reports"),
+    ],
+)
+def test_an_asynchronous_trainable_is_refused(trainable: Any, name: str) -> None:
     """Each trial failed, because the function had returned a coroutine."""
-
-    async def reports(config: dict[str, Any]) -> None: ...
-
-    async def yields(config: dict[str, Any]) -> AsyncIterator[float]:
-        yield 1.0
-
-    for function in (reports, partial(yields)):
-        with pytest.raises(EntrypointError, match="is asynchronous.*asyncio.run"):
-            check_signature(function)
+    with pytest.raises(EntrypointError, match=f"^trainable: {name} is asynchronous.*asyncio.run"):
+        check_signature(trainable)
 
 
 def test_a_module_that_is_missing_on_a_worker_is_named() -> None:

@@ -34,6 +34,10 @@ from tuner.usercode.importing import importing
 HEAVY = ("numpy", "torch", "pytorch_lightning", "lightning", "sklearn", "pandas", "torchvision", "transformers", "ray")
 """Large libraries. Once an entrypoint has imported one of them, the helper keeps it loaded for later entrypoints."""
 
+ASYNCHRONOUS = "{name} is asynchronous, and trials await nothing: pass an ordinary function that calls asyncio.run"
+_METHODS = ("setup", "step", "save", "load", "save_checkpoint", "load_checkpoint", "cleanup")
+"""The methods of a trainable class that ranks call."""
+
 MAX_FILES = 2_000
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 _CLEAN_UP_S = 5.0  # seconds that processes which an import has started may take to end
@@ -227,6 +231,8 @@ def examine(
     if not callable(found):
         message = f"{entrypoint} is not a function but {type(found).__name__} {found!r:.60}"
         return {"error": message, "files": files, "heavy": heavy}
+    if trainable and (name := asynchronous(found)):
+        return {"error": f"{entrypoint}: {ASYNCHRONOUS.format(name=name)}", "files": files, "heavy": heavy}
     try:
         if trainable and not is_class_form(found):
             inspect.signature(found).bind({})
@@ -242,6 +248,30 @@ def is_class_form(trainable: Any) -> bool:
     """Return whether a trainable is a class with `setup` and `step`, which is created without a configuration."""
     methods = (getattr(trainable, name, None) for name in ("setup", "step"))
     return isinstance(trainable, type) and all(map(callable, methods))
+
+
+def asynchronous(trainable: Any) -> str | None:
+    """Return the name of the asynchronous function in a trainable, or None if there is none: nobody would await what it returns.
+
+    Look into partial functions, wrappers with an attribute `inner`, callable objects, and the methods of a class.
+    """
+    while True:
+        if isinstance(trainable, functools.partial):
+            trainable = trainable.func
+        elif type(trainable).__module__.startswith("tuner.trials.") and hasattr(trainable, "inner"):
+            trainable = trainable.inner
+        else:
+            break
+    if is_class_form(trainable):
+        functions = [getattr(trainable, name, None) for name in _METHODS]
+    elif isinstance(trainable, type):
+        functions = []
+    else:
+        functions = [trainable, inspect.getattr_static(type(trainable), "__call__", None)]
+    for function in functions:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            return str(getattr(function, "__qualname__", repr(function)))
+    return None
 
 
 def _last_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from tuner.errors import EntrypointError
 from tuner.store.records import CodeRecord
 from tuner.usercode.folder import working_folder
+from tuner.usercode.import_check import ASYNCHRONOUS, asynchronous
 from tuner.usercode.pickling import culprits, dumps
 
 PACKAGES = ("torch", "ray", "pytorch-lightning", "lightning", "numpy", "cloudpickle", "tuner")
@@ -59,11 +60,8 @@ def check_signature(function: Callable[..., Any]) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
         raise EntrypointError(f"expected a function that takes the configuration, got {function!r}", "/trainable")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise EntrypointError(
-            f"{name} is asynchronous, and trials await nothing: pass an ordinary function that calls asyncio.run",
-            "/trainable",
-        )
+    if found := asynchronous(function):
+        raise EntrypointError(ASYNCHRONOUS.format(name=found), "/trainable")
     try:
         inspect.signature(function).bind({})
     except TypeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 from typing import Any
@@ -50,6 +51,15 @@ def test_an_error_with_an_odd_text_or_odd_notes_is_described(error: Exception, m
     assert "in test_an_error_with_an_odd_text_or_odd_notes_is_described" in found.traceback
     assert type(error).__name__ in found.traceback
     assert found.traceback.encode(), "it can be stored and shown"
+
+
+def test_a_parser_of_command_lines_that_ends_the_process_says_why() -> None:
+    """The trial's error was only "2". What the parser had written was in the log, far above the end of the traceback."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float)
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args(["--lr=fast"])
+    assert describe(caught.value, "").message == "2; after ArgumentError: argument --lr: invalid float value: 'fast'"
 
 
 def test_a_huge_error_keeps_its_begin_and_its_end() -> None:

@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 OF_THE_USER = """
-import logging, multiprocessing, sys, threading
+import logging, multiprocessing.util, os, sys, threading
 import torch
+import tuner
 
 torch.backends.cudnn.conv.fp32_precision = "ieee"  # makes an older setting unreadable
 torch.backends.cudnn.benchmark = True
@@ -32,6 +33,20 @@ def train(config):
 
 def starts_by(config):
     print(multiprocessing.get_start_method())
+
+ended = __file__ + ".ended"
+
+def opened(number):
+    multiprocessing.util.Finalize(None, open, (ended, "w"), exitpriority=0)  # not called if the process is killed
+
+def leaves(config):
+    options = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "worker_init_fn": opened}
+    loader = torch.utils.data.DataLoader(range(4), **options)
+    list(loader)
+    tuner.report({"loss": 1.0})
+
+def loaded(config):
+    print(os.path.exists(ended))
 """
 
 RUNS = """
@@ -41,6 +56,7 @@ from pathlib import Path
 import torch
 
 from tests.trials.conftest import Launches
+from tuner.domain.segments import Verdict
 from tuner.trials.messages.protocol import RankAssignment
 from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.worker import Rank
@@ -51,7 +67,12 @@ torch.cuda.is_available = lambda: {gpu}
 rendezvous.take_device = lambda assignment: used.append((threading.current_thread().name, assignment.devices))
 launches = Launches()
 launches.folder = folder
-rank = Rank(None, wants_torch={torch_first})
+
+class Driver:
+    def ask(self, question, *arguments, patience_s=0.0):
+        return Verdict(action="stop", reason="it is worse than the others") if question == "report" else None
+
+rank = Rank(Driver(), wants_torch={torch_first})
 rank.hello(False)
 assignment = RankAssignment(
     rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nodes=1, gpus={gpus}, devices={devices},
@@ -98,6 +119,12 @@ def test_the_device_of_the_rank_is_the_current_one_of_the_thread_that_trains(tmp
     """The current device belongs to a thread, and the process group is set up on another one."""
     *_, used = run(tmp_path, ("of_the_user:train", {}), gpu=True)
     assert "('train', (1,))" in used
+
+
+def test_a_data_loader_of_a_trial_that_was_stopped_stops_its_processes_itself(tmp_path: Path) -> None:
+    """They lived on, or were killed after 5 s: a garbage collection closes the queues of a loader before it frees the loader."""
+    found = run(tmp_path, ("of_the_user:leaves", {}), ("of_the_user:loaded", {}))
+    assert found == ["left|", "returned|True|", "[]"]
 
 
 @pytest.mark.parametrize("broken", ["path", "meta_path"])

@@ -53,7 +53,7 @@ PROBABLY_FULL = "the file could not be written as a whole: its disk is probably 
 def describe(error: BaseException, log_tail: str) -> RankError:
     if isinstance(error, ScriptFailed):
         return _of_script(error, log_tail)
-    cause, notes = _cause(error), _notes(error)
+    cause, notes = _cause(error), [*_led_to_exit(error), *_notes(error)]
     if cause in ("disk_full", "storage"):  # the docs about this cause say more than those about the error's class
         notes = [note for note in notes if not note.startswith(WHAT_TO_DO)]
     return RankError(
@@ -165,6 +165,12 @@ def _notes(error: BaseException) -> list[str]:
     with contextlib.suppress(Exception):  # user code may set the attribute to anything
         return [text_of(note) for note in getattr(error, "__notes__", ())]
     return []
+
+
+def _led_to_exit(error: BaseException) -> list[str]:
+    """Return the error because of which a parser of command lines has ended the process, which says only ``SystemExit: 2``."""
+    before = error.__context__ if isinstance(error, SystemExit) else None
+    return [f"after {type(before).__name__}: {text_of(before)}"] if before is not None else []
 
 
 def _readable(error: BaseException) -> str:

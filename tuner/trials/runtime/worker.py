@@ -232,6 +232,10 @@ class Rank:
         """
         if self._segment is not None:
             self._segment.saver.discard()
+            if (left := self._segment.session.left) is not None:
+                # Free what the training function used, such as a data loader, which then stops its processes. In a garbage
+                # collection, the queues of the loader are closed first, so it waits 5 s for its processes and then kills them.
+                left.__traceback__ = None
         self._segment = None
         rendezvous.leave()
         if self._baseline is not None and self._dirty is None:

@@ -194,6 +194,22 @@ def test_a_result_that_is_no_metric_is_refused_if_it_is_all_there_is() -> None:
     assert reports_of(lambda config, session: None) == []
 
 
+def test_what_somebody_must_await_is_no_result() -> None:
+    """After a report, a coroutine was dropped without a word, and the trial had completed."""
+
+    async def later() -> float:
+        return 0.5
+
+    def train(config: dict[str, Any], session: Session) -> Any:
+        session.report({"loss": 3.0})
+        return waiting
+
+    waiting = later()
+    with pytest.raises(TypeError, match="returned coroutine .*, which nobody awaits: call asyncio.run"):
+        reports_of(train)
+    waiting.close()
+
+
 def test_a_trial_that_continued_at_its_end_may_return_anything() -> None:
     """A number was reported, as one more iteration, although it is ignored if the trial is not interrupted."""
     for value in (torch.ones(3), 0.5, {"loss": 0.5}):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping
 from numbers import Real
-from types import GeneratorType
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from tuner.errors import WrongArgument, text_of
@@ -32,6 +33,10 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     reported_before = session.context.start_iteration > 0
     try:
         result = with_metrics(function, [metric or "value"])(config)
+        if inspect.isawaitable(result) or isinstance(result, AsyncGeneratorType):
+            raise WrongArgument(
+                f"the training function returned {describe(result)}, which nobody awaits: call asyncio.run in the function"
+            )
         if isinstance(result, GeneratorType):
             with contextlib.closing(result):  # runs its `finally` blocks now, while the trial still lasts
                 for value in result:
