@@ -1,4 +1,4 @@
-import { Alert, Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Alert, Anchor, CloseButton, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
@@ -480,7 +480,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         </Tabs.Panel>
       </Tabs>
       {wasOpen && (
-        <Suspense fallback={open && <Opening number={opened.number} />}>
+        <Suspense fallback={open && <Opening number={opened.number} onClose={close} />}>
           <TrialDrawer
             experiment={experiment}
             trial={opened ?? undefined}
@@ -496,10 +496,15 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 }
 
 /** Take the place of the drawer while its code is loaded, which takes seconds on a slow network. */
-function Opening({ number }: { number: number }) {
+function Opening({ number, onClose }: { number: number; onClose: () => void }) {
   return (
-    <div className={classes.opening} role="status">
-      <b>Trial {number}</b>
+    <div className={classes.opening}>
+      <Group justify="space-between">
+        <div role="status">
+          <b>Trial {number}</b>
+        </div>
+        <CloseButton aria-label="Close the trial" onClick={onClose} />
+      </Group>
       <Skeleton height={240} mt="md" />
     </div>
   );
