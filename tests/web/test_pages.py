@@ -348,7 +348,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page = visit(f"/experiments/{ended.public_id}?trial=1&view=checkpoints")
     saved = page.get_by_role("list", name="Checkpoints").get_by_role("listitem").first
     saved.get_by_role("button", name="Pin").click()
-    expect(saved).to_contain_text("pinned: it is not deleted")
+    expect(saved).to_contain_text("pinned: the policy does not delete it")
     assert [one.pinned for one in store.trials.checkpoint_page(ended.id, trial_number=1).items].count(True) == 1
     saved.get_by_role("button", name="Fork").click()
     page.get_by_label("lr").fill("7")
@@ -357,6 +357,8 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page.get_by_label("lr").fill("0.05")
     page.get_by_role("button", name="Start the new trial").click()
     expect(page.get_by_label("lr")).to_have_count(0)
+    saved.get_by_role("link", name="Download").click()
+    expect(saved.get_by_role("alert")).to_contain_text("cannot be read here")
     page.get_by_role("button", name="Close the trial").click()
     choose("Edit")
     page.get_by_label("Name").fill("renamed")
