@@ -847,15 +847,25 @@ CUT = """() => [...document.querySelectorAll('body *')].filter(
   one => /auto|scroll/.test(getComputedStyle(one).overflow) && one.scrollWidth > one.clientWidth + 1).map(one => one.className)"""
 
 
-@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0"])
-def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, path: str) -> None:
-    """The list of experiments was cut at its right edge."""
+# What can only be pressed, and the elements that stick out of the sheet.
+CONTROLS = """() => [...document.querySelectorAll('button, [role=tab], nav a, a.mantine-Button-root, input[type=checkbox]')]
+  .filter(one => one.checkVisibility()).map(one => one.getAttribute('aria-label') ?? one.textContent)
+  .filter(name => /^(save|copy|CSV|More|Continue|Fork|Close|Select|Switch|New exp|Settings|Timeline|Logs|running|stop)/.test(name))"""
+WIDE = "() => [...document.querySelectorAll('main td, main th')].filter(one => one.getBoundingClientRect().right > 961).length"
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0", "/settings"])
+def test_tables_are_printed_with_all_their_columns_and_without_controls(visit: Open, ended: Search, path: str) -> None:
+    """The list of experiments was cut at its right edge, and so were the projects. Buttons, menus and the page's bar were printed."""
     page = visit(path.format(ended.public_id), width=1700)
-    expect(page.get_by_text("older").first).to_be_visible()
+    expect(page.get_by_text("default" if path == "/settings" else "older").first).to_be_visible()
     page.wait_for_load_state("networkidle")
+    assert page.evaluate(CONTROLS) != []
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+    assert page.evaluate(CONTROLS) == []
+    assert page.evaluate(WIDE) == 0
 
 
 # The rows of a list of decisions, how many of them its panel cuts, and how much room it leaves below the last one.
