@@ -93,12 +93,15 @@ function Identified({ id }: { id: string }) {
   const { search } = useLocation();
   const live = useExperiment(id);
   const { experiment: query } = live;
-  useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");
+  const state = isMissing(query.error) ? "deleted" : query.data?.state;
+  useTitle(query.data ? `${query.data.name} · ${state}` : "Experiment");
   // A name may begin like an id.
   if (query.data && query.data.id !== id) return <Navigate replace to={`/experiments/${query.data.id}${search}`} />;
   // An experiment that is shown may be deleted by somebody else.
   if (query.data && !isMissing(query.error)) return <Loaded key={id} experiment={query.data} live={live} />;
-  if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
+  const retry = () => void query.refetch();
+  if (query.isError)
+    return <MissingPage error={query.error} what="experiment" shown={query.data?.name} retry={retry} />;
   return <Skeleton height={480} />;
 }
 
