@@ -348,7 +348,7 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page = visit(f"/experiments/{ended.public_id}?trial=1&view=checkpoints")
     saved = page.get_by_role("list", name="Checkpoints").get_by_role("listitem").first
     saved.get_by_role("button", name="Pin").click()
-    expect(saved).to_contain_text("pinned: it is not deleted")
+    expect(saved).to_contain_text("pinned: the policy does not delete it")
     assert [one.pinned for one in store.trials.checkpoint_page(ended.id, trial_number=1).items].count(True) == 1
     saved.get_by_role("button", name="Fork").click()
     page.get_by_label("lr").fill("7")
@@ -357,6 +357,8 @@ def test_an_experiment_that_has_ended_is_edited_continued_forked_and_deleted(
     page.get_by_label("lr").fill("0.05")
     page.get_by_role("button", name="Start the new trial").click()
     expect(page.get_by_label("lr")).to_have_count(0)
+    saved.get_by_role("link", name="Download").click()
+    expect(saved.get_by_role("alert")).to_contain_text("cannot be read here")
     page.get_by_role("button", name="Close the trial").click()
     choose("Edit")
     page.get_by_label("Name").fill("renamed")
@@ -845,15 +847,25 @@ CUT = """() => [...document.querySelectorAll('body *')].filter(
   one => /auto|scroll/.test(getComputedStyle(one).overflow) && one.scrollWidth > one.clientWidth + 1).map(one => one.className)"""
 
 
-@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0"])
-def test_tables_are_printed_with_all_their_columns(visit: Open, ended: Search, path: str) -> None:
-    """The list of experiments was cut at its right edge."""
+# What can only be pressed, and the elements that stick out of the sheet.
+CONTROLS = """() => [...document.querySelectorAll('button, [role=tab], nav a, a.mantine-Button-root, input[type=checkbox]')]
+  .filter(one => one.checkVisibility()).map(one => one.getAttribute('aria-label') ?? one.textContent)
+  .filter(name => /^(save|copy|CSV|More|Continue|Fork|Close|Select|Switch|New exp|Settings|Timeline|Logs)/.test(name))"""
+WIDE = "() => [...document.querySelectorAll('main td, main th')].filter(one => one.getBoundingClientRect().right > 961).length"
+
+
+@pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0", "/settings"])
+def test_tables_are_printed_with_all_their_columns_and_without_controls(visit: Open, ended: Search, path: str) -> None:
+    """The list of experiments was cut at its right edge, and so were the projects. Buttons and menus were printed."""
     page = visit(path.format(ended.public_id), width=1700)
-    expect(page.get_by_text("older").first).to_be_visible()
+    expect(page.get_by_text("default" if path == "/settings" else "older").first).to_be_visible()
     page.wait_for_load_state("networkidle")
+    assert page.evaluate(CONTROLS) != []
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+    assert page.evaluate(CONTROLS) == []
+    assert page.evaluate(WIDE) == 0
 
 
 # The rows of a list of decisions, how many of them its panel cuts, and how much room it leaves below the last one.

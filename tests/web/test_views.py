@@ -74,19 +74,39 @@ def test_a_log_axis_that_starts_just_below_a_power_of_ten_does_not_hang(visit: O
         assert page.evaluate("1 + 1") == 2, "the tab still answers"
 
 
-def test_a_tab_that_is_opened_without_a_network_is_shown_once_the_service_responds(
-    visit: Open, finished: Search
-) -> None:
-    """The whole page was replaced by "This page broke"."""
+def test_what_is_opened_without_a_network_is_shown_once_the_service_responds(visit: Open, finished: Search) -> None:
+    """The whole page was replaced by "This page broke", then loaded again without the dialog, and other pages stayed empty."""
     page = visit(f"/experiments/{finished.public_id}")
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
+    page.evaluate("window.isSame = true")
+    banner = page.get_by_role("alert")
+
+    def expect_notice() -> None:
+        expect(banner).to_contain_text("The service is not responding. What you have opened is shown")
+
     page.context.set_offline(True)
+    page.get_by_role("row").filter(has_text="completed").first.click()
+    opening = page.get_by_role("button", name="Close the trial")
+    assert opening.bounding_box()["x"] > 1200
+    expect_notice()
+    box = banner.bounding_box()
+    assert opening.bounding_box()["y"] >= box["y"] + box["height"], "the banner is in sight"
+    opening.click()
     page.get_by_role("tab", name="Timeline").click()
-    expect(page.get_by_role("alert")).to_contain_text("The service is not responding")
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("heading", name="digits")).to_be_visible()
     page.context.set_offline(False)
+    expect(page.get_by_role("dialog", name="Continue this experiment")).to_be_visible()
     expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
-    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(banner).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.context.set_offline(True)
+    page.get_by_role("link", name="Settings").click()
+    expect_notice()
+    page.context.set_offline(False)
+    expect(page.get_by_role("heading", name="Tokens")).to_be_visible()
+    expect(banner).to_have_count(0)
+    assert page.evaluate("window.isSame"), "the page was not loaded again"
 
 
 def test_the_buttons_of_a_chart_stay_beside_a_long_name_of_its_metric(visit: Open, service: Service) -> None:

@@ -1,11 +1,12 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
-import { act, render, screen, waitFor } from "@testing-library/react";
-import type { ReactNode } from "react";
+import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { Suspense, type ReactNode } from "react";
 import { MemoryRouter, Route, Routes } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError, LOST_MS } from "./api/client";
 import { App } from "./App";
+import { lazily } from "./parts/common/lazily";
 
 afterEach(() => {
   vi.useRealTimers();
@@ -99,6 +100,28 @@ it("waits for the answer to each request that found the service down", async () 
   expect(screen.getByText("the other answer")).toBeTruthy();
   expect(screen.queryByText("The service is not responding.")).toBeNull();
   expect(other).toHaveBeenCalledTimes(2);
+});
+
+it("says that a page that was opened while the service is down will be shown", async () => {
+  vi.useFakeTimers();
+  const asked = vi.spyOn(api, "session").mockRejectedValue(new ApiError(0, "no answer"));
+  const load = vi
+    .fn<() => Promise<{ default: () => ReactNode }>>()
+    .mockResolvedValue({ default: () => <p>the page</p> });
+  const Settings = lazily(load.mockRejectedValueOnce(new TypeError("Failed to fetch")));
+  show(
+    <Suspense>
+      <Settings />
+    </Suspense>,
+    new QueryClient({ defaultOptions: { queries: { retry: false } } }),
+  );
+  await act(() => vi.advanceTimersByTimeAsync(500));
+  expect(screen.getByRole("alert").textContent).toContain("What you have opened is shown as soon as it responds.");
+  asked.mockResolvedValue({ required: false, name: null } as never);
+  fireEvent.click(screen.getByText("Try again"));
+  await act(() => vi.advanceTimersByTimeAsync(100));
+  expect(screen.getByText("the page")).toBeTruthy();
+  expect(screen.queryByRole("alert")).toBeNull();
 });
 
 /** Show a page whose only request is answered by `read`, which may repeat it twice. A loop of requests ends after 50. */

@@ -7,6 +7,7 @@ import { ROOT } from "./api/root";
 import classes from "./App.module.css";
 import { KeyHelp } from "./parts/common/KeyHelp";
 import { Unbroken } from "./pages/NotFoundPage";
+import { askNow, useIsWaiting } from "./parts/common/lazily";
 import { SignedIn, SignOut } from "./parts/common/SignIn";
 import { useSession } from "./parts/common/useSession";
 
@@ -104,6 +105,7 @@ const RETRY_MS = 3000;
 function DownBanner() {
   const client = useQueryClient();
   const cache = client.getQueryCache();
+  const waits = useIsWaiting();
   const down = useSyncExternalStore(
     (changed) => cache.subscribe(changed),
     // Look at every query, not only until one has no answer: `hasNoAnswer` notes errors that may be gone at the next look.
@@ -142,14 +144,14 @@ function DownBanner() {
     (changed) => cache.subscribe(changed),
     () => partOf(cache.getAll()),
   );
-  if (!down && refused === undefined) return null;
-  if (partial !== undefined)
+  if (!down && !waits && refused === undefined) return null;
+  if (partial !== undefined && !waits)
     return (
       <div role="alert" className={classes.down}>
         <b>A part of this page may be out of date.</b> The service sends no newer data for it: {partial}
       </div>
     );
-  if (!down)
+  if (!down && !waits)
     return (
       <div role="alert" className={classes.down}>
         <b>This page may be out of date.</b> The service sends no newer data: {refused}
@@ -157,12 +159,22 @@ function DownBanner() {
     );
   return (
     <div role="alert" className={classes.down}>
-      <Group justify="space-between" gap="sm">
+      <Group justify="space-between" gap="sm" wrap="nowrap">
         <span>
-          <b>The service is not responding.</b> This page may be out of date; running trials are not affected. Is{" "}
-          <code>tuner serve</code> running?
+          <b>The service is not responding.</b>
+          {waits && " What you have opened is shown as soon as it responds."} This page may be out of date; running
+          trials are not affected. Is <code>tuner serve</code> running?
         </span>
-        <Button size="compact-sm" variant="white" color="red" onClick={() => void retry(true)}>
+        <Button
+          size="compact-sm"
+          variant="white"
+          color="red"
+          flex="none"
+          onClick={() => {
+            askNow();
+            void retry(true);
+          }}
+        >
           Try again
         </Button>
       </Group>

@@ -563,6 +563,13 @@ export const api = {
         params: { path: { checkpoint_id: id } },
       }),
     ),
+  /** Throw an error that says why a checkpoint cannot be downloaded, if so. Its archive is not read any further. */
+  tryDownload: (id: string) =>
+    timely(undefined, (signal) => {
+      const params = { path: { checkpoint_id: id } };
+      const call = http.GET("/api/v1/checkpoints/{checkpoint_id}/download", { params, parseAs: "stream", signal });
+      return done(call.then(({ data, error, response }) => (void data?.cancel(), { error, response })));
+    }),
   /** The URL of a checkpoint's files in one archive. */
   checkpointUrl: (id: string) => `${ROOT}api/v1/checkpoints/${encodeURIComponent(id)}/download`,
   actOnTrial: (id: string, action: TrialAction, key: string) =>

@@ -96,11 +96,17 @@ export function trialsRows(trials: readonly Trial[], only: ReadonlySet<number> |
 }
 
 export function download(name: string, content: Blob): void {
+  const url = URL.createObjectURL(content);
+  downloadFrom(url, name);
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** Let the browser download a file under this name, or under the one that the service gives it. */
+export function downloadFrom(url: string, name = ""): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(content);
+  link.href = url;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 const STYLES = [

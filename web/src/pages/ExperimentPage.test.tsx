@@ -197,8 +197,9 @@ it("says so if the experiment that is shown is deleted", async () => {
   expect(screen.getByText("digits", { selector: "h1" })).toBeTruthy();
   vi.mocked(api.experiment).mockRejectedValue(new ApiError(404, "There is no experiment exp_1."));
   await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
-  expect(await screen.findByText("There is no such experiment")).toBeTruthy();
+  expect(await screen.findByText("digits was deleted", { selector: "[role=alert] > h1" })).toBeTruthy();
   expect(screen.queryByText("digits")).toBeNull();
+  expect(document.title).toMatch(/^digits · deleted/);
 });
 
 it("says that the experiment was archived meanwhile, as in another tab", async () => {

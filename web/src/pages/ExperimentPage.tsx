@@ -1,4 +1,4 @@
-import { Alert, Anchor, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
+import { Alert, Anchor, CloseButton, Group, Skeleton, Tabs, useComputedColorScheme } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Suspense, useCallback, useMemo, useState } from "react";
 import { Navigate, useLocation, useParams } from "react-router";
@@ -93,12 +93,15 @@ function Identified({ id }: { id: string }) {
   const { search } = useLocation();
   const live = useExperiment(id);
   const { experiment: query } = live;
-  useTitle(query.data ? `${query.data.name} · ${query.data.state}` : "Experiment");
+  const state = isMissing(query.error) ? "deleted" : query.data?.state;
+  useTitle(query.data ? `${query.data.name} · ${state}` : "Experiment");
   // A name may begin like an id.
   if (query.data && query.data.id !== id) return <Navigate replace to={`/experiments/${query.data.id}${search}`} />;
   // An experiment that is shown may be deleted by somebody else.
   if (query.data && !isMissing(query.error)) return <Loaded key={id} experiment={query.data} live={live} />;
-  if (query.isError) return <MissingPage error={query.error} what="experiment" retry={() => void query.refetch()} />;
+  const retry = () => void query.refetch();
+  if (query.isError)
+    return <MissingPage error={query.error} what="experiment" shown={query.data?.name} retry={retry} />;
   return <Skeleton height={480} />;
 }
 
@@ -480,7 +483,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
         </Tabs.Panel>
       </Tabs>
       {wasOpen && (
-        <Suspense fallback={open && <Opening number={opened.number} />}>
+        <Suspense fallback={open && <Opening number={opened.number} onClose={close} />}>
           <TrialDrawer
             experiment={experiment}
             trial={opened ?? undefined}
@@ -496,10 +499,15 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
 }
 
 /** Take the place of the drawer while its code is loaded, which takes seconds on a slow network. */
-function Opening({ number }: { number: number }) {
+function Opening({ number, onClose }: { number: number; onClose: () => void }) {
   return (
-    <div className={classes.opening} role="status">
-      <b>Trial {number}</b>
+    <div className={classes.opening}>
+      <Group justify="space-between">
+        <div role="status">
+          <b>Trial {number}</b>
+        </div>
+        <CloseButton aria-label="Close the trial" onClick={onClose} />
+      </Group>
       <Skeleton height={240} mt="md" />
     </div>
   );

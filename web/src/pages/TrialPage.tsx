@@ -41,7 +41,14 @@ function Loaded({ trial }: { trial: TrialWithSegments }) {
       : ranks(sample.items, mode, expectedOf(best));
   }, [sample, experiment]);
   if (live.experiment.isError && (!experiment || isMissing(live.experiment.error)))
-    return <MissingPage error={live.experiment.error} what="experiment" retry={() => void live.experiment.refetch()} />;
+    return (
+      <MissingPage
+        error={live.experiment.error}
+        what="experiment"
+        shown={experiment?.name}
+        retry={() => void live.experiment.refetch()}
+      />
+    );
   if (!experiment) return <Skeleton height={400} />;
   const open = (number: number) => {
     const other = sample?.items.find((one) => one.number === number);

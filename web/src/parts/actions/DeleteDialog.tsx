@@ -28,8 +28,8 @@ export default function DeleteDialog({ experiment, onClose }: { experiment: Expe
       words={
         <>
           {experiment.trials === 1 ? "Its only trial is" : `Its ${plural(experiment.trials, "trial")} are`} deleted,
-          with all results, checkpoints, logs and decisions. This cannot be undone. To hide it from the list instead,
-          archive it.
+          with all results, checkpoints (also pinned ones), logs and decisions. This cannot be undone. To hide it from
+          the list instead, archive it.
         </>
       }
       verb="Delete permanently"

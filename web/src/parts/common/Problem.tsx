@@ -2,15 +2,30 @@ import { Alert, Anchor, Button } from "@mantine/core";
 import { Link } from "react-router";
 import { ApiError, isMissing } from "../../api/client";
 
+interface MissingPageProps {
+  error: unknown;
+  what: string;
+  /** The name of what the page has shown until somebody deleted it. */
+  shown?: string | undefined;
+  retry: () => void;
+}
+
 /** A page whose subject could not be read: what is wrong, and a link back. */
-export function MissingPage({ error, what, retry }: { error: unknown; what: string; retry: () => void }) {
+export function MissingPage({ error, what, shown, retry }: MissingPageProps) {
   const missing = isMissing(error);
+  const deleted = missing && shown !== undefined;
   return (
-    <section style={{ maxWidth: 640, margin: "32px auto" }}>
-      <h1 style={{ fontSize: 20, margin: "0 0 12px" }}>
-        {missing ? `There is no such ${what}` : `The ${what} could not be read`}
+    <section style={{ maxWidth: 640, margin: "32px auto" }} role={deleted ? "alert" : undefined}>
+      <h1 style={{ fontSize: 20, margin: "0 0 12px", overflowWrap: "anywhere" }}>
+        {deleted ? `${shown} was deleted` : missing ? `There is no such ${what}` : `The ${what} could not be read`}
       </h1>
-      {missing ? <p>{error.message}</p> : <ProblemBox error={error} what={what} retry={retry} />}
+      {deleted ? (
+        <p>Somebody deleted this {what} while the page was open.</p>
+      ) : missing ? (
+        <p>{error.message}</p>
+      ) : (
+        <ProblemBox error={error} what={what} retry={retry} />
+      )}
       <p>
         <Anchor component={Link} to="/experiments">
           All experiments

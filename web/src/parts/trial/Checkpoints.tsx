@@ -1,8 +1,9 @@
 import { Anchor, Button } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Suspense, useState } from "react";
+import { Suspense, useState, type MouseEvent } from "react";
 import { api } from "../../api/client";
 import type { CheckpointItem, Experiment, TrialWithSegments } from "../../api/types";
+import { downloadFrom } from "../../charts/save";
 import { bytes, metric } from "../../format";
 import { keys } from "../../live/keys";
 import classes from "./Checkpoints.module.css";
@@ -84,6 +85,14 @@ function Row({ one, trial, onFork }: RowProps) {
     onSuccess: (answer) =>
       client.setQueryData<CheckpointItem[]>(key, (old) => old?.map((each) => (each.id === answer.id ? answer : each))),
   });
+  // For a refusal, as of files on another node, a browser shows only a download that failed, without the reason.
+  const url = api.checkpointUrl(one.id);
+  const download = useMutation({ mutationFn: () => api.tryDownload(one.id), onSuccess: () => downloadFrom(url) });
+  const onDownload = (event: MouseEvent) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    if (!download.isPending) download.mutate();
+  };
   const which = `iteration ${one.step}`;
   const allowed = new Set(useMayChange() ? one.actions : []);
   return (
@@ -92,7 +101,7 @@ function Row({ one, trial, onFork }: RowProps) {
         <b>Iteration {one.step}</b>
         <span>
           {bytes(one.bytes)} · segment {one.segment} · {STATE[one.state]}
-          {one.pinned && " · pinned: it is not deleted"}
+          {one.pinned && " · pinned: the policy does not delete it"}
           {one.step === trial.best_iteration && (
             <>
               {" · "}
@@ -102,6 +111,7 @@ function Row({ one, trial, onFork }: RowProps) {
         </span>
         <code title={one.uri}>{one.uri}</code>
         {pin.isError && <span role="alert">{pin.error.message}</span>}
+        {download.isError && <span role="alert">{download.error.message}</span>}
       </div>
       <div className={classes.buttons}>
         {allowed.has("fork") && (
@@ -126,7 +136,7 @@ function Row({ one, trial, onFork }: RowProps) {
           </Button>
         )}
         {one.state === "ready" && (
-          <Anchor size="xs" aria-label={`Download ${which}`} href={api.checkpointUrl(one.id)} download>
+          <Anchor size="xs" aria-label={`Download ${which}`} href={url} download onClick={onDownload}>
             Download
           </Anchor>
         )}

@@ -3,7 +3,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { act, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
-import { api } from "../../api/client";
+import { api, ApiError } from "../../api/client";
 import type { Experiment } from "../../api/types";
 import { TrialDetails } from "./TrialDetails";
 
@@ -77,7 +77,18 @@ it.each([
   // The trial has ended, but somebody else may still pin its checkpoints.
   checkpoints.mockResolvedValue([{ ...saved, pinned: true, actions: ["fork", "unpin"] }] as never);
   await act(() => vi.advanceTimersByTimeAsync(5_000));
-  await screen.findByText(/pinned: it is not deleted/);
+  await screen.findByText(/pinned: the policy does not delete it/);
+  const refused = "the files of ckp_1 cannot be read here; node n2 wrote it";
+  vi.spyOn(api, "tryDownload").mockRejectedValueOnce(new ApiError(409, refused)).mockResolvedValue(null);
+  const clicked = vi.spyOn(HTMLAnchorElement.prototype, "click").mockReturnValue();
+  const download = screen.getByRole("link", { name: "Download iteration 9" });
+  expect(fireEvent.click(download)).toBe(false);
+  await screen.findByText(refused);
+  expect(clicked).not.toHaveBeenCalled();
+  fireEvent.click(download);
+  await waitFor(() => expect(clicked).toHaveBeenCalledTimes(1));
+  expect(screen.queryByText(refused)).toBeNull();
+  expect(fireEvent.click(download, { ctrlKey: true })).toBe(true);
 });
 
 it("reads older decisions of a trial that has many", async () => {
