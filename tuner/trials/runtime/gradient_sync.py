@@ -13,7 +13,8 @@ from typing import Any
 
 MESSAGE = (
     "the ranks train separate models: an optimizer has made a step, and the ranks have not exchanged anything through "
-    "torch.distributed; wrap the model with tuner.torch.prepare_model"
+    "torch.distributed; wrap the model with tuner.torch.prepare_model, or a Lightning Trainer with "
+    "tuner.lightning.prepare_trainer"
 )
 
 
