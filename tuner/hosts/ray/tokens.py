@@ -73,8 +73,9 @@ def of_cluster(address: str, home: Path | None = None) -> Iterator[str | None]:
 
     Yield a phrase that says where the token is.
 
-    In a process that only connects, Ray uses a token only if RAY_AUTH_MODE is "token". A user's token is not used for a cluster without authentication:
-    this process would refuse the cluster's own requests, which have no token, and the cluster would take it for dead.
+    In a process that only connects, Ray uses a token only if RAY_AUTH_MODE is "token". A user's token is not used for a cluster
+    without authentication: this process would refuse the cluster's own requests, which have no token, and the cluster would take
+    it for dead.
 
     Args:
         address: the cluster's address.
