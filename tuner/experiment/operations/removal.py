@@ -75,41 +75,10 @@ def delete_experiment(
     record = store.experiments.get(experiment)
     store.experiments.check_revision(record, revision)
     _check_mounted(store, record, storage, home)
-    until, killed = time.monotonic() + wait_s, 0
-    seen, seen_at = (
-        (0, 0.0),
-        0.0,
-    )  # the lease of another call that deletes the experiment, and since when it is the same
-    if _is_being_deleted(record):
-        until = max(until, time.monotonic() + 2 * QUIET_S)
-    while True:
-        if not record.state.ended and not force:
-            forced = "force the deletion (--force, force=true)"
-            raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
-        if _is_being_deleted(record):
-            if seen != (seen := (record.driver_epoch, record.lease_until or 0.0)):
-                seen_at = time.monotonic()
-            elif time.monotonic() >= seen_at + QUIET_S and store.experiments.seize(record.id, record.driver_epoch):
-                break
-        elif not _is_driven(record):
-            if store.experiments.seize(record.id, record.driver_epoch):
-                break
-        elif not record.state.ended and record.driver_epoch != killed:
-            killed = record.driver_epoch
-            with contextlib.suppress(Conflict):  # it has ended just now
-                act(store, "kill", experiment)
-            poke()
-        if time.monotonic() >= until:
-            if _is_being_deleted(record):
-                raise Conflict(
-                    f"another call is still deleting {experiment}, which takes long if it has many checkpoints"
-                )
-            raise Conflict(f"the driver of {experiment} has not released it yet; try again")
-        time.sleep(LOOK_S)
-        try:
-            record = store.experiments.get(experiment)
-        except NotFound:
-            return  # another call has deleted it meanwhile
+    taken = _take(store, record, force, poke, wait_s)
+    if taken is None:
+        return  # another call has deleted it meanwhile
+    record, killed = taken
     try:
         with _renewed(store, record.id):
             for folder in _folders(store, record, storage, home):
@@ -136,6 +105,53 @@ def delete_experiment(
         log.warning(
             "packages of %s could not be deleted; the service tries again within an hour: %s", experiment, error
         )
+
+
+def _take(
+    store: Store, record: ExperimentRecord, force: bool, poke: Callable[[], None], wait_s: float
+) -> tuple[ExperimentRecord, bool] | None:
+    """Wait until the experiment has ended and nobody holds it, and seize it. Kill it first if `force` is true.
+
+    Return the experiment as it was before, and whether it was killed; None if another call has deleted it meanwhile.
+    """
+    experiment = record.public_id
+    until, killed = time.monotonic() + wait_s, 0
+    # the lease of another call that deletes the experiment, and since when it has not been renewed
+    lease, unchanged_since = (0, 0.0), 0.0
+    if _is_being_deleted(record):
+        until = max(until, time.monotonic() + 2 * QUIET_S)
+    while True:
+        if not record.state.ended and not force:
+            forced = "force the deletion (--force, force=true)"
+            raise Conflict(f"{experiment} is {record.state}; end it before you delete it, or {forced}")
+        if _is_being_deleted(record):
+            found = (record.driver_epoch, record.lease_until or 0.0)
+            if lease != found:
+                lease, unchanged_since = found, time.monotonic()
+            elif time.monotonic() >= unchanged_since + QUIET_S and store.experiments.seize(
+                record.id, record.driver_epoch
+            ):
+                break
+        elif not _is_driven(record):
+            if store.experiments.seize(record.id, record.driver_epoch):
+                break
+        elif not record.state.ended and record.driver_epoch != killed:
+            killed = record.driver_epoch
+            with contextlib.suppress(Conflict):  # it has ended just now
+                act(store, "kill", experiment)
+            poke()
+        if time.monotonic() >= until:
+            if _is_being_deleted(record):
+                raise Conflict(
+                    f"another call is still deleting {experiment}, which takes long if it has many checkpoints"
+                )
+            raise Conflict(f"the driver of {experiment} has not released it yet; try again")
+        time.sleep(LOOK_S)
+        try:
+            record = store.experiments.get(experiment)
+        except NotFound:
+            return None
+    return record, bool(killed)
 
 
 def _folders(store: Store, record: ExperimentRecord, storage: str, home: Path) -> list[str]:
