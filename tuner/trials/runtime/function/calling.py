@@ -33,7 +33,7 @@ def call(function: Callable[[Any], Any], config: dict[str, Any], session: Sessio
     reported_before = session.context.start_iteration > 0
     try:
         result = with_metrics(function, [metric or "value"])(config)
-        if inspect.isawaitable(result) or isinstance(result, AsyncGeneratorType):
+        if inspect.iscoroutine(result) or isinstance(result, AsyncGeneratorType):
             raise WrongArgument(
                 f"the training function returned {describe(result)}, which nobody awaits: call asyncio.run in the function"
             )
