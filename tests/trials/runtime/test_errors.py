@@ -53,13 +53,21 @@ def test_an_error_with_an_odd_text_or_odd_notes_is_described(error: Exception, m
     assert found.traceback.encode(), "it can be stored and shown"
 
 
-def test_a_parser_of_command_lines_that_ends_the_process_says_why() -> None:
+def test_a_parser_of_command_lines_that_ends_the_process_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     """The trial's error was only "2". What the parser had written was in the log, far above the end of the traceback."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="train")
     parser.add_argument("--lr", type=float)
     with pytest.raises(SystemExit) as caught:
         parser.parse_args(["--lr=fast"])
-    assert describe(caught.value, "").message == "2; after ArgumentError: argument --lr: invalid float value: 'fast'"
+    printed = capsys.readouterr().err
+    message = describe(caught.value, printed).message
+    assert message == "2; after ArgumentError: argument --lr: invalid float value: 'fast'"
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args(["--rate=1"])
+    printed = capsys.readouterr().err
+    message = describe(caught.value, printed).message
+    assert message == "2; after the output 'train: error: unrecognized arguments: --rate=1'"
+    assert describe(SystemExit("no data"), printed).message == "no data"
 
 
 def test_a_huge_error_keeps_its_begin_and_its_end() -> None:

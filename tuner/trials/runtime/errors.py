@@ -53,7 +53,7 @@ PROBABLY_FULL = "the file could not be written as a whole: its disk is probably 
 def describe(error: BaseException, log_tail: str) -> RankError:
     if isinstance(error, ScriptFailed):
         return _of_script(error, log_tail)
-    cause, notes = _cause(error), [*_led_to_exit(error), *_notes(error)]
+    cause, notes = _cause(error), [*_led_to_exit(error, log_tail), *_notes(error)]
     if cause in ("disk_full", "storage"):  # the docs about this cause say more than those about the error's class
         notes = [note for note in notes if not note.startswith(WHAT_TO_DO)]
     return RankError(
@@ -167,10 +167,17 @@ def _notes(error: BaseException) -> list[str]:
     return []
 
 
-def _led_to_exit(error: BaseException) -> list[str]:
-    """Return the error because of which a parser of command lines has ended the process, which says only ``SystemExit: 2``."""
-    before = error.__context__ if isinstance(error, SystemExit) else None
-    return [f"after {type(before).__name__}: {text_of(before)}"] if before is not None else []
+def _led_to_exit(error: BaseException, log_tail: str) -> list[str]:
+    """Return what led to the end of a process by a parser of command lines, whose error itself says only ``SystemExit: 2``.
+
+    This is the error that the parser has handled or, if there is none, the last line that it has printed.
+    """
+    if not isinstance(error, SystemExit):
+        return []
+    if (before := error.__context__) is not None:
+        return [f"after {type(before).__name__}: {text_of(before)}"]
+    printed = log_tail.strip().rpartition("\n")[2].strip()
+    return [f"after the output {printed!r}"] if printed and isinstance(error.code, int) else []
 
 
 def _readable(error: BaseException) -> str:

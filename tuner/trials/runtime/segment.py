@@ -74,7 +74,7 @@ class Segment:
                 raise
         except BaseException as raised:
             if running.left is None:
-                error = describe(raised, "")
+                error = describe(raised, self.capture.tail(TAIL))
                 if not isinstance(raised, ScriptFailed):  # what a script wrote to stderr is already in the log
                     with contextlib.suppress(Exception):  # the function may have closed or replaced the stream
                         sys.stderr.write(error.traceback)
