@@ -12,11 +12,12 @@ import pytest
 
 from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, Verdict
-from tuner.errors import Conflict, Gone
+from tuner.errors import Conflict, DriverSilent, Gone, NotFound
 from tuner.hosts.agents import groups as module
 from tuner.hosts.agents.groups import AgentGroups
 from tuner.hosts.refusals import raised
-from tuner.trials.messages.launch import Launch
+from tuner.store import StoreUnavailable
+from tuner.trials.messages.launch import Launch, Resend
 from tuner.trials.messages.profiling import ProfileRequest
 
 ASK = {"agent": "far", "request": "r1", "call": "c1", "lease_s": 60.0, "late_checkpoints": False, "wait_s": 20.0}
@@ -25,7 +26,7 @@ ASK = {"agent": "far", "request": "r1", "call": "c1", "lease_s": 60.0, "late_che
 class Inbox:
     """Takes what the groups tell a driver, and answers each report with this verdict."""
 
-    def __init__(self, verdict: Verdict | None = None) -> None:
+    def __init__(self, verdict: Verdict | Resend | Exception | None = None) -> None:
         self.verdict = verdict or Verdict()
         self.said: list[str] = []
         self.reports: list[Report] = []
@@ -39,7 +40,9 @@ class Inbox:
     def unusable(self, *_: Any) -> None:
         return None
 
-    async def report(self, segment: Any, start_iteration: int, reports: list[Report]) -> Verdict:
+    async def report(self, segment: Any, start_iteration: int, reports: list[Report]) -> Verdict | Resend:
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
         self.reports += reports
         return self.verdict
 
@@ -103,6 +106,39 @@ async def test_an_agent_learns_why_its_trial_was_killed(agents: AgentGroups, tmp
     with pytest.raises(Gone, match="has ended: the search has ended"):
         await asked(agents, "heartbeat", lease=got["lease"])
     assert agents.stats() == {"running": 0, "waiting": 0, "idle": 0}
+    assert agents.agents() == []
+
+
+async def test_a_segment_that_ends_before_an_agent_asks_is_lent_to_nobody(agents: AgentGroups, tmp_path: Path) -> None:
+    running = asyncio.create_task(agents.run(launch_of(tmp_path), inbox=Inbox()))
+    await asyncio.sleep(0)
+    assert [one.segment_id for one in agents.waiting()] == ["seg"]
+    await agents.interrupt("seg", "pause")
+    assert (await asyncio.wait_for(running, 20)).kind == "left"
+    assert agents.waiting() == []
+    assert await asked(agents, "ask", **{**ASK, "wait_s": 0.0}) == {"assignment": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "raises", "says"),
+    [
+        (Resend(after=0), Conflict, "expected the report of iteration 6"),
+        (StoreUnavailable("the disk is full"), DriverSilent, "the disk is full"),
+        (RuntimeError("the experiment has ended"), Gone, "has ended: the experiment has ended"),
+        (NotFound("no such trial"), NotFound, "no such trial"),
+    ],
+)
+async def test_a_report_that_is_not_stored_may_be_sent_again(
+    error: Any, raises: type[Exception], says: str, agents: AgentGroups, tmp_path: Path
+) -> None:
+    inbox = Inbox(error)
+    _, got = await lent(agents, launch_of(tmp_path, start_iteration=5), inbox)
+    report = {"lease": got["lease"], "reports": [{"iteration": 6, "metrics": {"loss": 1.0}}]}
+    with pytest.raises(raises, match=says):
+        await asked(agents, "report", **report)
+    inbox.verdict, inbox.reports = Verdict(), []
+    assert (await asked(agents, "report", **report))["verdict"] == "continue"
+    assert len(inbox.reports) == 1
 
 
 async def test_iterations_go_on_where_the_last_segment_ended(agents: AgentGroups, tmp_path: Path) -> None:
@@ -148,6 +184,7 @@ async def test_a_silent_agent_keeps_its_lease_while_it_cannot_reach_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "REMEMBER_S", 0.0)
     reachable, looks = [False], [0]
 
     def attended() -> bool:
@@ -164,4 +201,14 @@ async def test_a_silent_agent_keeps_its_lease_while_it_cannot_reach_the_host(
     failure = (await asyncio.wait_for(running, 20)).failure
     assert failure is not None
     assert (failure.kind, failure.cause, failure.node) == ("system", "agent_lost", "far")
-    await agents.close()
+    running, _ = await lent(agents, launch_of(tmp_path), Inbox())
+    looks[0] = 0
+    while looks[0] < 3:
+        await asyncio.sleep(0)
+    assert not running.done(), "it has 60 s for its next request"
+    await agents.kill("seg", "the search has ended")
+    await running
+    agents.forget("exp")
+    async with asyncio.timeout(20):
+        while agents._queues:  # nothing is kept of an experiment that has ended
+            await asyncio.sleep(0)
