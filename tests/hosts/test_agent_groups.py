@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.trials.groups.pools.asking import asking_for
 from tuner.domain.segments import CheckpointInfo, Outcome, Report, Verdict
 from tuner.errors import Conflict, DriverSilent, Gone, NotFound
 from tuner.hosts.agents import groups as module
+from tuner.hosts.agents import leases
 from tuner.hosts.agents.groups import AgentGroups
 from tuner.hosts.refusals import raised
 from tuner.store import StoreUnavailable
@@ -180,35 +182,37 @@ async def test_a_driver_that_ends_keeps_no_agent_waiting(agents: AgentGroups, tm
     assert late.kind == "left", "nobody would end it"
 
 
-async def test_a_silent_agent_keeps_its_lease_while_it_cannot_reach_the_host(
+async def test_a_silent_agent_loses_its_lease_unless_it_cannot_reach_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now, looks, reachable = [0.0], [0], [True]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(leases, "time", clock)
     monkeypatch.setattr(module, "LOOK_S", 0.0)
-    monkeypatch.setattr(module, "REMEMBER_S", 0.0)
-    reachable, looks = [False], [0]
 
     def attended() -> bool:
         looks[0] += 1
         return reachable[0]
 
+    async def ended_at(seconds: float, attends: bool = True) -> bool:
+        """Return whether the segment has ended when the host has looked at its leases at this time."""
+        now[0], looks[0], reachable[0] = seconds, 0, attends
+        while looks[0] < 3:
+            await asyncio.sleep(0)
+        return running.done()
+
     agents = AgentGroups(lambda experiment, room: None, attended)
-    running = asyncio.create_task(agents.run(launch_of(tmp_path), inbox=Inbox()))
-    await asked(agents, "ask", **{**ASK, "lease_s": 0.0})
-    while looks[0] < 3:
-        await asyncio.sleep(0)
-    assert not running.done()
-    reachable[0] = True
-    failure = (await asyncio.wait_for(running, 20)).failure
+    running, _ = await lent(agents, launch_of(tmp_path), Inbox())
+    assert not await ended_at(59.0)
+    assert not await ended_at(100.0, attends=False)
+    assert not await ended_at(159.0), "it has its whole time again to come back"
+    assert await ended_at(161.0)
+    failure = (await running).failure
     assert failure is not None
     assert (failure.kind, failure.cause, failure.node) == ("system", "agent_lost", "far")
-    running, _ = await lent(agents, launch_of(tmp_path), Inbox())
-    looks[0] = 0
-    while looks[0] < 3:
-        await asyncio.sleep(0)
-    assert not running.done(), "it has 60 s for its next request"
-    await agents.kill("seg", "the search has ended")
-    await running
     agents.forget("exp")
     async with asyncio.timeout(20):
+        now[0] += module.REMEMBER_S + 1
         while agents._queues:  # nothing is kept of an experiment that has ended
             await asyncio.sleep(0)
