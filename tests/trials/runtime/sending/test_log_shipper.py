@@ -118,9 +118,7 @@ def test_a_rest_that_is_asked_for_while_the_thread_sends_is_sent(path: Path, dri
     assert driver.chunks[-1].size == 0
 
 
-def test_all_segments_of_a_process_share_a_thread(
-    path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_segments_of_a_process_share_a_thread(path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_shipper, "PERIOD_S", 3600.0)
     first, second = shipper(path, driver), shipper(path, driver)
     for sending in (first, second):
