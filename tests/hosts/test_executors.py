@@ -1,4 +1,4 @@
-"""What a driver host asks of all executors that it has used."""
+"""Test what a driver host asks of all executors that it has used."""
 
 from __future__ import annotations
 

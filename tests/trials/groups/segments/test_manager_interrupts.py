@@ -125,7 +125,7 @@ async def test_an_interrupt_that_is_given_up_releases_all_ranks_even_one_that_ha
 
 @pytest.mark.parametrize(("action", "ends"), [("pause", False), ("stop", True), ("cancel", True)])
 async def test_a_trial_that_is_to_pause_has_all_the_time_until_its_next_report(action: str, ends: bool) -> None:
-    """If it was ended after `stop_grace_s`, it would lose what it has trained since its last checkpoint."""
+    """It would lose what it has trained since its last checkpoint."""
     pool: Any = None
     manager, run = GroupManager(pool), running_on(Actor(), limits=Limits(stop_grace_s=0.0))
     manager._running["seg"] = run
