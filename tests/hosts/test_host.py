@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -593,6 +594,25 @@ async def test_a_driver_whose_lease_is_taken_says_so_to_who_waits(host: Host, mo
     finally:
         waits.cancel()
         await host.close()
+
+
+async def test_a_caller_that_gives_up_ends_no_search(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = host.store.experiments.create(a_spec(**SMALL))
+    end = asyncio.Event()
+
+    async def drives() -> ExperimentState:
+        await end.wait()
+        return ExperimentState.COMPLETED
+
+    monkeypatch.setattr(host, "start", AsyncMock())
+    host.driving.tasks[made.id] = driving_it = asyncio.create_task(drives())
+    caller, other = (asyncio.create_task(host.drive(made.public_id)) for _ in range(2))
+    await asyncio.wait({caller}, timeout=0.1)
+    caller.cancel()
+    await asyncio.wait({caller}, timeout=20)
+    assert not driving_it.done()
+    end.set()
+    assert await asyncio.wait_for(other, 20) == "completed"
 
 
 async def test_what_a_script_has_ended_but_not_released_is_released(

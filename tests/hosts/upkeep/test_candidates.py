@@ -136,3 +136,18 @@ def test_a_lease_that_was_seen_before_it_expired_is_taken_over_soon(
         found = candidates.find(NOW + second, busy=[], outage=False, adopt=False)
         taken += [second for one in found.to_drive if one.record.id == made.id]
     assert taken[0] == 32
+
+
+def test_leases_of_the_dead_are_looked_for_only_now_and_then(
+    candidates: Candidates, sqlite_store: Store, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service with many hosts reads all valid leases for this."""
+    monkeypatch.setattr(module, "LEASES_S", 2.0)
+    made = create(sqlite_store, "api")
+    sqlite_store.drivers.claim(made.id, ELSEWHERE, 3600.0, NOW)
+    assert to_drive(candidates) == {}
+    candidates.add_dead([ELSEWHERE])
+    found = []
+    for clock[0] in (1.0, 2.0):
+        found.append(set(to_drive(candidates)))
+    assert found == [set(), {made.id}]

@@ -103,6 +103,9 @@ def test_a_torn_one_is_told(storage: str, tmp_path: Path, damage: str, monkeypat
         CheckpointLost, match=f"checkpoint ckp of iteration 3: the checkpoint at .* is damaged: {words}"
     ):
         checkpoint.to_directory(tmp_path / "copy")
+    if where.local:  # others are checked when they are downloaded
+        with pytest.raises(CheckpointLost, match=words):
+            checkpoint.verify()
     with pytest.raises(CheckpointError, match=words) as raised:
         Checkpoint(uri).to_directory(tmp_path / "another copy")
     assert not isinstance(raised.value, CheckpointLost), "it is no trial's: whoever opens it answers for it"

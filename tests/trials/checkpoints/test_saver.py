@@ -548,6 +548,29 @@ def test_a_shard_that_cannot_be_written_fails_the_checkpoint(tmp_path: Path) -> 
     pair.close()
 
 
+def test_a_part_that_cannot_be_saved_on_another_rank_fails_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits for as long as the other rank saves its part."""
+    pair = Pair(tmp_path)
+
+    digest = checkpoints.digest
+
+    def broken(folder: str) -> Any:
+        if Path(folder, "shard1").exists():
+            raise OSError("Input/output error")
+        return digest(folder)
+
+    monkeypatch.setattr(checkpoints, "digest", broken)
+    pair.one.take(fill("shard1"), 1, 1)
+    pair.zero.take(fill("shard0"), 1, 1)
+    assert ended_within(pair.zero, 20)
+    with pytest.raises(CheckpointError, match="rank 1 could not save its part of the checkpoint: OSError: Input"):
+        pair.zero.drain()
+    assert pair.committed == []
+    pair.close()
+
+
 def test_an_error_comes_up_at_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "storage").mkdir()
     saver = alone(tmp_path / "storage", [])

@@ -54,6 +54,9 @@ def test_a_lost_peer_is_seen_at_once_on_either_side() -> None:
     one.close()
     with pytest.raises(PeerLost):
         server.notes[1].receive(5)
+    with pytest.raises(PeerLost, match="the peer is gone"):
+        for _ in range(1000):  # the first one finds out
+            server.notes[1].send("want")
     server.close()
     with pytest.raises(PeerLost):
         two.verdicts.receive(5)

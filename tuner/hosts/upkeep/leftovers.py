@@ -32,8 +32,7 @@ def sweep_after(store: Store, driven: Driven) -> None:
 
     This is done only if a segment has failed or was lost, because large storages are slow to list.
     """
-    where = _place(driven)
-    if where is None or driven.record.spec.executor == "agents":  # an agent may be writing a checkpoint now
+    if driven.record.spec.executor == "agents":  # an agent may be writing a checkpoint now
         return
     failed = (SegmentState.FAILED, SegmentState.LOST)
     if any(one.state in failed for trial in driven.core.trials for one in trial.segments):

@@ -58,6 +58,10 @@ def test_a_group_is_admitted_once_there_is_room(tmp_path: Path, loop: asyncio.Ab
     found.admit(first, ("here",), now)
     found.ask_ray(first, now)
     assert found.next(now, []) is None
+    assert found.why(second) == "waits for a worker with 1 CPU"
+    first.placed.set()
+    assert found.next(now, []) is None
+    assert found.share("exp") == 1.0, "what a group holds counts once while its processes start"
     group = placed(launch)
     found.remove(first)
     found.give(group, first)
@@ -73,22 +77,34 @@ def test_a_group_is_admitted_once_there_is_room(tmp_path: Path, loop: asyncio.Ab
 def test_those_that_wait_are_listed_with_what_they_wait_for(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     entitlements = {"urgent": Entitlement(priority=10)}
     found = admission(entitlement=lambda name: entitlements.get(name, Entitlement()))
-    admitted = enqueue(found, asking_for(1, tmp_path, experiment_id="first"), loop)
+    admitted = enqueue(found, asking_for(1, tmp_path, experiment_id="first"), loop, waited_s=3600.0)
     now = time.monotonic()
     found.admit(admitted, ("here",), now)
     found.ask_ray(admitted, now)
-    for name in ("low", "urgent"):
+    for name in ("low", "low", "urgent"):
         enqueue(found, asking_for(1, tmp_path, experiment_id=name), loop)
     waiting = found.waiting()
-    assert [one.experiment for one in waiting] == ["first", "urgent", "low"]
-    assert [one.priority for one in waiting] == [0, 10, 0]
+    assert [one.experiment for one in waiting] == ["first", "urgent", "low", "low"]
+    assert [one.priority for one in waiting] == [0, 10, 0, 0]
+    assert [one.reserved for one in waiting] == [True, False, False, False]
     assert [one.reason for one in waiting] == [
         "waits for Ray to place a worker with 1 CPU",
-        "waits for a worker with 1 CPU; 2 other experiments share the cluster",
-        "waits for a worker with 1 CPU; 2 other experiments share the cluster",
+        *["waits for a worker with 1 CPU; 2 other experiments share the cluster"] * 3,
     ]
     admitted.placed.set()
-    assert found.waiting()[0].reason == "its processes are being started"
+    starting = found.waiting()[0]
+    assert (starting.reason, starting.reserved) == ("its processes are being started", False)
+
+
+def test_an_idle_group_is_used_where_it_is(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    launch = asking_for(1, tmp_path)
+    found = admission()
+    found.set_nodes({"there": {"CPU": 8.0}, "here": {"CPU": 1.0}}, {})
+    segment = enqueue(found, launch, loop)
+    assert found.next(time.monotonic(), []) == (segment, ("there",)), "the emptiest node"
+    assert found.next(time.monotonic(), [placed(launch)]) == (segment, ("here",))
+    other_kind = asking_for(1, tmp_path, env={"X": "1"})
+    assert found.next(time.monotonic(), [placed(other_kind)]) == (segment, ("there",))
 
 
 def test_a_group_that_waits_for_long_gets_a_reservation(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,6 +135,23 @@ def test_a_group_that_was_asked_to_make_room_and_goes_on_is_asked_again(
     monkeypatch.setattr("tuner.trials.groups.pools.admission._YIELD_AGAIN_S", 0.0)
     asked += [found.make_room(lambda name, may=may: may) for may in (False, True)]  # type: ignore[misc]
     assert asked == [[("seg", "urgent", 10)], [], [], [], [("seg", "urgent", 10)]]
+
+
+def test_no_other_group_is_asked_while_one_that_was_asked_ends(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.trials.groups.pools.admission._PENDING_S", 0.0)
+    monkeypatch.setattr("tuner.trials.groups.pools.admission._YIELD_AGAIN_S", 0.0)
+    found = admission(entitlement=lambda name: Entitlement(priority=10 * (name == "urgent")), preempt_after_s=0.0)
+    found.set_nodes({"here": {"CPU": 2.0}}, {})
+    for name in ("one", "two"):
+        launch = asking_for(1, tmp_path, segment_id=name)
+        segment = enqueue(found, launch, loop)
+        found.remove(segment)
+        found.give(placed(launch), segment)
+    enqueue(found, asking_for(1, tmp_path, experiment_id="urgent"), loop)
+    [(ending, *_)] = found.make_room(lambda name: True)
+    assert found.make_room(lambda name: name != ending) == []
 
 
 def test_an_experiment_may_have_its_group_once_more_before_others_start_processes(

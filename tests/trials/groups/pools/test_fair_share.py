@@ -161,6 +161,8 @@ def test_a_claim_that_has_its_turn_and_no_room_does_not_hold_up_those_that_fit()
 def test_a_pending_claim_gets_an_idle_group_when_it_is_its_turn() -> None:
     shares = Shares()
     shares.set_nodes({"a": {"CPU": 1.0}})
+    first = [Claim("unlucky", ONE_CPU, 0.0, pending=True), Claim("other", ONE_CPU, 1.0)]
+    assert shares.next_grant(first, 6.0, reserve_after_s=30.0) is None, "Ray is about to place it"
     shares.hold(1, "other", ONE_CPU, ["a"], 0.0)
     shares.release(1, 5.0)
     claims = [Claim("other", ONE_CPU, 1.0), Claim("unlucky", ONE_CPU, 2.0, pending=True)]

@@ -23,6 +23,7 @@ def test_workers_fit_into_what_is_free_on_each_node() -> None:
     assert Room({"a": {"CPU": 4.0}}, {"CPU": 1.5}).count(CPU) == 2, (
         "other programs use two workers' CPUs, on unknown nodes"
     )
+    assert Room({"a": {"CPU": 1.0}}, {"CPU": 2.0}).count(CPU) == 0
 
 
 @pytest.mark.parametrize(("priority", "granted"), [(0, 0), (1, 0), (-1, 3)])

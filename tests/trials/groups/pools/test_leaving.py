@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,16 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     (made,) = builders
     first, second = await _acquired(pool, tmp_path, "one"), await _acquired(pool, tmp_path, "two")
     assert await pool.leaving() == {}
+    made.draining = {"b": None}
+    assert set(await pool.leaving()) == {"two"}, "the others go on"
+    made.draining = {}
+    await pool.leaving()
     pool.release(second, reusable=True)
     made.draining = {"a": time.time() + 100.5, "b": None}
     assert await pool.leaving() == {"one": "because its node host-a (10.0.0.1) is about to be taken away, in 100 s"}
     await pool.settle()
     assert made.ended == ["b"], "an idle group is ended"
+    first.workers.append(replace(first.workers[0], node="c"))
     pool.release(first, reusable=True)
     await pool.settle()
     assert made.ended == ["b", "a"], "a group that becomes free is not kept"
@@ -102,6 +108,19 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     made.draining = {}
     await pool.leaving()
     assert (await asyncio.wait_for(waiting, 10)).nodes() == ("a",)
+    await pool.close()
+
+
+async def test_what_a_group_holds_that_still_uploads_is_free_once_its_processes_have_exited(tmp_path: Path) -> None:
+    pool = Pool(None, idle_timeout_s=60.0, builder=Builder)
+    for uploads, held in ((set(), 0.0), ({asyncio.get_running_loop().create_future()}, 0.5)):
+        group = await _acquired(pool, tmp_path, "one")
+        group.uploads = uploads
+        ended = pool.release(group, reusable=False)
+        assert ended is not None
+        assert pool.share("exp") == held
+        await ended
+        assert pool.share("exp") == 0.0
     await pool.close()
 
 

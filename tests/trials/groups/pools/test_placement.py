@@ -57,6 +57,7 @@ def test_the_first_rank_of_a_node_watches_those_of_the_nodes_before_it_without_r
         ([worker("a"), worker("a")], "auto", "gloo"),
         ([worker("a", "0"), worker("a", "1")], "auto", "nccl"),
         ([worker("a", "0"), worker("a", "0")], "auto", "gloo"),  # NCCL refuses two ranks on one GPU
+        ([worker("a", "0"), worker("a", "0"), worker("b", "0")], "auto", "gloo"),
         ([worker("a", "0"), worker("b", "0")], "auto", "nccl"),
         ([worker("a", "0"), worker("a", "1")], "gloo", "gloo"),
         ([worker("a")], "none", "none"),

@@ -11,10 +11,13 @@ import pytest
 import ray
 
 from tests.trials.training.test_session import make
+from tuner.domain.experiment import Limits
 from tuner.domain.segments import Verdict
 from tuner.trials.groups.segments.interrupts import Interrupts
+from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.groups.segments.segment_run import SegmentRun
 from tuner.trials.messages.launch import CodeRef, Launch
+from tuner.trials.messages.protocol import Progress
 from tuner.trials.training.session import LeaveTrial
 
 UNAVAILABLE = ray.exceptions.ActorUnavailableError("a connection broke", None)
@@ -35,6 +38,7 @@ class Actor:
         self.released: list[int | None] = []
         self.hold = SimpleNamespace(remote=self._hold)
         self.release = SimpleNamespace(remote=self._release)
+        self.progress = SimpleNamespace(remote=self._progress)
 
     async def _hold(self, segment_id: str, interrupt: str) -> int:
         count = self.session.hold(interrupt)  # takes effect even if the answer is lost
@@ -45,6 +49,9 @@ class Actor:
         await self._trouble("release")
         self.released.append(milestone)
         self.session.release(interrupt, milestone)
+
+    async def _progress(self) -> Progress:
+        return Progress(reports=self.session.count, idle_s=0.0, waiting=False)
 
     async def _trouble(self, method: str) -> None:
         await asyncio.sleep(0)
@@ -64,7 +71,7 @@ class Actor:
             pass
 
 
-def running_on(*actors: Actor) -> SegmentRun:
+def running_on(*actors: Actor, limits: Limits | None = None) -> SegmentRun:
     launch = Launch(
         experiment_id="e",
         trial_id="t",
@@ -73,6 +80,7 @@ def running_on(*actors: Actor) -> SegmentRun:
         code=CodeRef(hash="h"),
         storage="s",
         log_dir="l",
+        limits=limits or Limits(),
     )
     group: Any = SimpleNamespace(actors=list(actors))
     return SegmentRun(launch, asyncio.get_running_loop().create_future(), group=group, training=True)
@@ -113,3 +121,15 @@ async def test_an_interrupt_that_is_given_up_releases_all_ranks_even_one_that_ha
     await asyncio.to_thread(thread.join, 10)
     assert (zero.released, one.released) == ([None], [None])
     assert zero.session.count == 3
+
+
+@pytest.mark.parametrize(("action", "ends"), [("pause", False), ("stop", True), ("cancel", True)])
+async def test_a_trial_that_is_to_pause_has_all_the_time_until_its_next_report(action: str, ends: bool) -> None:
+    """It would lose what it has trained since its last checkpoint."""
+    pool: Any = None
+    manager, run = GroupManager(pool), running_on(Actor(), limits=Limits(stop_grace_s=0.0))
+    manager._running["seg"] = run
+    await asyncio.wait_for(manager.interrupt("seg", action), 30)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert run.ending.done() is ends

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tuner.domain.experiment import Limits
 from tuner.errors import Conflict
 from tuner.trials.groups.segments import segment_run
 from tuner.trials.groups.segments.manager import GroupManager
@@ -132,3 +133,11 @@ async def test_a_cancel_takes_the_time_for_a_last_checkpoint_from_a_stop() -> No
     finally:
         run.grace.cancel()
     assert ended == ["left"]
+
+
+@pytest.mark.parametrize(("hang_timeout_s", "saving_s"), [(None, 600.0), (60.0, 600.0), (7200.0, 7200.0)])
+def test_a_checkpoint_may_take_as_long_as_a_report_if_that_is_longer(
+    hang_timeout_s: float | None, saving_s: float
+) -> None:
+    launch = cast(Any, SimpleNamespace(limits=Limits(hang_timeout_s=hang_timeout_s)))
+    assert SegmentRun(launch, cast(Any, None)).saving_s == saving_s

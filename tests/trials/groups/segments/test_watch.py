@@ -330,3 +330,48 @@ def test_rank_0_of_a_failed_segment_has_time_to_save_unless_the_trial_is_killed(
         return await over.until_ended([answered(...), answered(raised)])
 
     assert asyncio.run(outcome()).uploading == (() if killed else (info,))
+
+
+@pytest.mark.parametrize(("cause_s", "named"), [(10.0, (0, "exception")), (0.05, (1, "peer_lost"))])
+def test_the_error_behind_a_lost_connection_has_time_to_arrive(
+    monkeypatch: pytest.MonkeyPatch, cause_s: float, named: tuple[int, str]
+) -> None:
+    monkeypatch.setattr(watch, "_CAUSE_S", cause_s)
+    raised = RankResult(kind="failed", error=RankError(type="ValueError", message="no such file"))
+    reset = RankResult(kind="failed", error=RESET)
+
+    async def run() -> Failure | None:
+        first = answered(...)
+        asyncio.get_running_loop().call_later(0.3, first.set_result, raised)
+        return (await watch_over(2).until_ended([first, answered(reset)])).failure
+
+    failure = asyncio.run(run())
+    assert failure is not None
+    assert (failure.rank, failure.cause) == named
+
+
+def test_a_rank_that_waits_for_long_is_no_hang_while_another_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> Failure | None:
+        ranks = [answered(...), answered(...)]
+
+        async def ask(run: SegmentRun, question: str, ranks_asked: Any = None) -> dict[int, Any]:
+            for rank in ranks:
+                if question == "progress" and not rank.done():
+                    rank.set_result(RankResult(kind="returned", reports=3))
+            return {rank: Progress(reports=3, idle_s=60.0 * rank, waiting=False) for rank in (0, 1)}
+
+        monkeypatch.setattr(SegmentRun, "ask", ask)
+        return (await watch_over(2, Limits(hang_timeout_s=0.05)).until_ended(ranks)).failure
+
+    assert asyncio.run(run()) is None
+
+
+def test_a_rank_whose_node_cannot_say_why_it_died_is_lost_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "on_node", AsyncMock(side_effect=OSError("no route to host")))
+
+    async def run() -> Failure | None:
+        return (await watch_over(1).until_ended([answered(RankLost(-9))])).failure
+
+    failure = asyncio.run(run())
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("system", "node_lost")

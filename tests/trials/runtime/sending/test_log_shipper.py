@@ -118,12 +118,13 @@ def test_a_rest_that_is_asked_for_while_the_thread_sends_is_sent(path: Path, dri
     assert driver.chunks[-1].size == 0
 
 
-def test_all_segments_of_a_process_share_a_thread(path: Path, driver: Driver) -> None:
+def test_all_segments_of_a_process_share_a_thread(path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_shipper, "PERIOD_S", 3600.0)
     first, second = shipper(path, driver), shipper(path, driver)
     for sending in (first, second):
         sending.start()
         sending.finish()
-        assert sending.join(30)
+        assert sending.join(30), "the end of a segment does not wait for the next time"
     assert [thread.name for thread in threading.enumerate()].count("tuner-logs") == 1
 
 
@@ -145,6 +146,24 @@ def test_a_driver_that_is_away_for_a_moment_gets_everything(path: Path, driver: 
     sending.finish()
     sending.join(30)
     assert driver.content() == b"patience\n"
+
+
+def test_a_driver_that_is_away_at_the_end_gets_the_last_words(path: Path, driver: Driver) -> None:
+    driver.failures = 2
+    sending = shipper(path, driver)
+    path.write_bytes(b"Traceback: boom\n")
+    sending.finish()
+    sending.start()
+    assert sending.join(30)
+    assert driver.content() == b"Traceback: boom\n"
+
+
+def test_a_log_that_somebody_has_deleted_fails_nothing(path: Path, driver: Driver) -> None:
+    sending = shipper(path, driver)
+    sending.start()
+    path.unlink()
+    assert sending.rest() == []
+    assert sending.join(30)
 
 
 def test_it_gives_up_at_the_end_if_the_driver_stays_away(path: Path, driver: Driver) -> None:

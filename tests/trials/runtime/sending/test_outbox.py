@@ -151,6 +151,17 @@ def test_a_gap_that_the_driver_sees_is_filled() -> None:
     outbox.close()
 
 
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_driver_that_asks_for_what_it_has_just_got_or_never_gets_is_not_answered_forever(after: int) -> None:
+    driver = Driver()
+    answers: list[Resend | None] = [None, *[Resend(after=after)] * 5]
+    driver.send = lambda messages: answers.pop()  # type: ignore[method-assign]
+    outbox = Outbox(driver, batching_s=60)
+    with pytest.raises(ReportsLost, match=f"the driver asks for report {after + 1}, which this rank no longer has"):
+        outbox.ask(message(1, wait=True))
+    assert len(answers) == 5
+
+
 def test_a_driver_that_has_lost_what_it_acknowledged_ends_the_trial() -> None:
     driver = Flaky()
     outbox = Outbox(driver, batching_s=60)
