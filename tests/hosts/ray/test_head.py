@@ -239,7 +239,6 @@ def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
 ) -> None:
     """The service showed Ray's traceback and started Ray again, or `tuner serve --stop` said that there was nothing to stop."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
-    scratch = str(head._scratch(tmp_path))
     with ThreadPoolExecutor() as threads, ExitStack() as stack:
 
         def run(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -247,6 +246,7 @@ def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
             end = time.monotonic() + 30
             while not head.was_stopped(tmp_path):
                 assert time.monotonic() < end
+            scratch = str(head._scratch(tmp_path))  # known only now, since the temporary directory may be too long for it
             parts.append(psutil.Process(stack.enter_context(process("-c", WAITS, **{head.MARK: scratch}))))
             if code is None:
                 raise head.too_slow(arguments)
