@@ -246,7 +246,7 @@ def test_a_head_that_is_stopped_while_it_starts_stays_stopped(
             end = time.monotonic() + 30
             while not head.was_stopped(tmp_path):
                 assert time.monotonic() < end
-            scratch = str(head._scratch(tmp_path))  # known only now, since the temporary directory may be too long for it
+            scratch = str(head._scratch(tmp_path))  # not known before: the temporary directory may be too long
             parts.append(psutil.Process(stack.enter_context(process("-c", WAITS, **{head.MARK: scratch}))))
             if code is None:
                 raise head.too_slow(arguments)
