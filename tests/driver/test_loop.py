@@ -566,10 +566,14 @@ async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(pulse, "cpu_s", lambda: 0.0)
 
+    def beats() -> bool:
+        return any(thread.name == "tuner-pulse" for thread in threading.enumerate())
+
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         nonlocal ahead
         about: dict[str, Any] = {"trial": 0, "segment": 1}
         await memory.loop.put(e.SegmentStarted(time=time.time(), **about))
+        assert beats()
         ahead = 60.0  # only the loop's clocks move: the thread of the pulse goes on meanwhile
         event = e.Reported(time=time.time() + ahead, report_no=1, iteration=1, metrics={"loss": 1.0}, **about)
         await memory.loop.report([event])
@@ -580,6 +584,7 @@ async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.Mon
     assert await asyncio.wait_for(loop.run(1, None), 10) is ExperimentState.COMPLETED
     assert not any(isinstance(entry, e.ClockJumped) for batch in memory.batches for _, entry in batch.log)
     assert loop.core.trials[0].running_s >= 60
+    assert not beats(), "nobody needs it any more"
 
 
 async def test_a_stop_function_sees_no_jump_of_the_clock_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
