@@ -516,9 +516,10 @@ async def test_a_jump_of_the_clock_is_in_the_log_before_the_next_event(monkeypat
     assert loop.core.trials[0].running_s < 60
 
 
+@pytest.mark.parametrize("limit", ["budget_spent", "gpu_hours_spent"])
 @pytest.mark.parametrize("busy", [False, True])
 async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
-    busy: bool, monkeypatch: pytest.MonkeyPatch
+    busy: bool, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both clocks run on if the processes are stopped with SIGSTOP, or by `docker pause`. That had counted as training."""
     memory, ahead = Memory(), 0.0
@@ -526,7 +527,11 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(pulse, "time", clock)
     monkeypatch.setattr(pulse, "cpu_s", lambda: ahead if busy else ahead / 1000)
+    monkeypatch.setattr(module, "PULSE", pulse.Pulse())  # the one of this process would remember the stop
     reported, goes_on = asyncio.Event(), asyncio.Event()
+
+    def kinds() -> list[str]:
+        return [entry.KIND for batch in memory.batches for _, entry in batch.log]
 
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         about: dict[str, Any] = {"trial": 0, "segment": 1}
@@ -539,23 +544,24 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
         return Outcome(kind="returned")
 
     memory.run = run  # type: ignore[method-assign]
-    loop = driven(memory, num_samples=1)
-    limits = Limits(max_concurrent_trials=1, time_budget_s=3600.0)
+    loop = driven(memory, num_samples=1, scaling=Scaling(use_gpu=True))
+    hour = {"time_budget_s": 3600.0} if limit == "budget_spent" else {"gpu_hours": 1.0}
+    limits = Limits(max_concurrent_trials=1, **hour)
     loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=limits)
     running = asyncio.create_task(loop.run(1, None))
     await reported.wait()
     ahead = 7200.0
     if busy:  # it was not stopped, but had too much to do
-        await until(lambda: spent(memory))
+        await until(lambda: limit in kinds())
         await ended(running)
     else:
+        await until(lambda: "clock_jumped" in kinds())
         goes_on.set()
         assert await asyncio.wait_for(running, 10) is ExperimentState.COMPLETED
         assert loop.core.trials[0].running_s < 60
         assert loop.core.experiment.running_s < 60
-    kinds = [entry.KIND for batch in memory.batches for _, entry in batch.log]
-    assert kinds.count("clock_jumped") == (0 if busy else 1)
-    assert spent(memory) == busy
+    assert kinds().count("clock_jumped") == (0 if busy else 1)
+    assert (limit in kinds()) == busy
 
 
 async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
