@@ -564,6 +564,24 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     assert (limit in kinds()) == busy
 
 
+async def test_a_segment_that_cannot_be_run_has_failed_for_a_reason_of_the_system() -> None:
+    """Otherwise its trial would wait for it forever."""
+    memory = Memory()
+    errors, really = [OSError("no room")], memory.run
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        if errors:
+            raise errors.pop()
+        return await really(segment, milestone)
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    assert await asyncio.wait_for(loop.run(1, None), 10) is ExperimentState.COMPLETED
+    log = [entry for batch in memory.batches for _, entry in batch.log]
+    failures = [entry.failure for entry in log if isinstance(entry, e.SegmentEnded) and entry.failure is not None]
+    assert [(failure.kind, failure.message) for failure in failures] == [("system", "OSError: no room")]
+
+
 async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits of a study block its loop. If one waited for its database, the training meanwhile did not count."""
     memory, ahead = Memory(), 0.0

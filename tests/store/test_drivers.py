@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.examples import T0, a_report, a_spec, begin, run_all
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin, run_all
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Exploit, Finish, Note, Pause, Stop
 from tuner.domain.events import (
@@ -101,6 +101,14 @@ class TestLeases:
         for _ in range(2):  # the second one looks the experiment up again, like one after an error of the database
             with pytest.raises(LostLease):
                 store.drivers.commit(made.id, epoch, batch, T0)
+
+    def test_a_batch_that_follows_one_that_failed_writes_its_trials(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        trial = a_trial(1)
+        with pytest.raises(StoreError, match="no segment 7"):
+            store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, segment=7))], trials=[trial]), T0)
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(1, 1))], trials=[trial]), T0)
+        assert [segment.ordinal for segment in store.trials.get(trial_id(made.public_id, 1)).segments] == [1]
 
     def test_renewing_and_releasing(self, store: Store) -> None:
         made = store.experiments.create(a_spec())
