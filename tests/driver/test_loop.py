@@ -516,9 +516,10 @@ async def test_a_jump_of_the_clock_is_in_the_log_before_the_next_event(monkeypat
     assert loop.core.trials[0].running_s < 60
 
 
+@pytest.mark.parametrize("limit", ["budget_spent", "gpu_hours_spent"])
 @pytest.mark.parametrize("busy", [False, True])
 async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
-    busy: bool, monkeypatch: pytest.MonkeyPatch
+    busy: bool, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both clocks run on if the processes are stopped with SIGSTOP, or by `docker pause`. That had counted as training."""
     memory, ahead = Memory(), 0.0
@@ -526,7 +527,11 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(pulse, "time", clock)
     monkeypatch.setattr(pulse, "cpu_s", lambda: ahead if busy else ahead / 1000)
+    monkeypatch.setattr(module, "PULSE", pulse.Pulse())  # the one of this process would remember the stop
     reported, goes_on = asyncio.Event(), asyncio.Event()
+
+    def kinds() -> list[str]:
+        return [entry.KIND for batch in memory.batches for _, entry in batch.log]
 
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         about: dict[str, Any] = {"trial": 0, "segment": 1}
@@ -539,23 +544,42 @@ async def test_the_time_for_which_the_process_was_stopped_counts_as_a_jump(
         return Outcome(kind="returned")
 
     memory.run = run  # type: ignore[method-assign]
-    loop = driven(memory, num_samples=1)
-    limits = Limits(max_concurrent_trials=1, time_budget_s=3600.0)
+    loop = driven(memory, num_samples=1, scaling=Scaling(use_gpu=True))
+    hour = {"time_budget_s": 3600.0} if limit == "budget_spent" else {"gpu_hours": 1.0}
+    limits = Limits(max_concurrent_trials=1, **hour)
     loop.core.experiment.spec = dataclasses.replace(loop.core.spec, limits=limits)
     running = asyncio.create_task(loop.run(1, None))
     await reported.wait()
     ahead = 7200.0
     if busy:  # it was not stopped, but had too much to do
-        await until(lambda: spent(memory))
+        await until(lambda: limit in kinds())
         await ended(running)
     else:
+        await until(lambda: "clock_jumped" in kinds())
         goes_on.set()
         assert await asyncio.wait_for(running, 10) is ExperimentState.COMPLETED
         assert loop.core.trials[0].running_s < 60
         assert loop.core.experiment.running_s < 60
-    kinds = [entry.KIND for batch in memory.batches for _, entry in batch.log]
-    assert kinds.count("clock_jumped") == (0 if busy else 1)
-    assert spent(memory) == busy
+    assert kinds().count("clock_jumped") == (0 if busy else 1)
+    assert (limit in kinds()) == busy
+
+
+async def test_a_segment_that_cannot_be_run_has_failed_for_a_reason_of_the_system() -> None:
+    """Otherwise its trial would wait for it forever."""
+    memory = Memory()
+    errors, really = [OSError("no room")], memory.run
+
+    async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
+        if errors:
+            raise errors.pop()
+        return await really(segment, milestone)
+
+    memory.run = run  # type: ignore[method-assign]
+    loop = driven(memory, num_samples=1)
+    assert await asyncio.wait_for(loop.run(1, None), 10) is ExperimentState.COMPLETED
+    log = [entry for batch in memory.batches for _, entry in batch.log]
+    failures = [entry.failure for entry in log if isinstance(entry, e.SegmentEnded) and entry.failure is not None]
+    assert [(failure.kind, failure.message) for failure in failures] == [("system", "OSError: no room")]
 
 
 async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,10 +590,14 @@ async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(pulse, "cpu_s", lambda: 0.0)
 
+    def beats() -> bool:
+        return any(thread.name == "tuner-pulse" for thread in threading.enumerate())
+
     async def run(segment: SegmentRef, milestone: int | None) -> Outcome:
         nonlocal ahead
         about: dict[str, Any] = {"trial": 0, "segment": 1}
         await memory.loop.put(e.SegmentStarted(time=time.time(), **about))
+        assert beats()
         ahead = 60.0  # only the loop's clocks move: the thread of the pulse goes on meanwhile
         event = e.Reported(time=time.time() + ahead, report_no=1, iteration=1, metrics={"loss": 1.0}, **about)
         await memory.loop.report([event])
@@ -580,6 +608,7 @@ async def test_a_blocking_call_is_no_stop_of_the_process(monkeypatch: pytest.Mon
     assert await asyncio.wait_for(loop.run(1, None), 10) is ExperimentState.COMPLETED
     assert not any(isinstance(entry, e.ClockJumped) for batch in memory.batches for _, entry in batch.log)
     assert loop.core.trials[0].running_s >= 60
+    assert not beats(), "nobody needs it any more"
 
 
 async def test_a_stop_function_sees_no_jump_of_the_clock_as_training(monkeypatch: pytest.MonkeyPatch) -> None:

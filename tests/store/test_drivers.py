@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.store.examples import T0, a_report, a_spec, begin, run_all
+from tests.store.examples import T0, a_report, a_spec, a_trial, begin, run_all
 from tuner.domain.batch import Batch
-from tuner.domain.decisions import Exploit, Finish, Pause, Stop
+from tuner.domain.decisions import Exploit, Finish, Note, Pause, Stop
 from tuner.domain.events import (
     CheckpointInfo,
     CheckpointSaved,
@@ -91,6 +91,24 @@ class TestLeases:
         store.drivers.claim(made.id, "other", 10, T0 + 1000)
         with pytest.raises(LostLease):
             store.drivers.commit(made.id, epoch, Batch(log=[], carried_out=[2]), T0)
+
+    def test_the_driver_of_a_deleted_experiment_has_lost_its_lease(self, store: Store) -> None:
+        """Any other error is tried again, and then logged as a failure of the driver."""
+        made, epoch, trials = begin(store)
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+        store.experiments.remove(made.id)
+        batch = Batch(log=[(5, Note(reason="still here"))])
+        for _ in range(2):  # the second one looks the experiment up again, like one after an error of the database
+            with pytest.raises(LostLease):
+                store.drivers.commit(made.id, epoch, batch, T0)
+
+    def test_a_batch_that_follows_one_that_failed_writes_its_trials(self, store: Store) -> None:
+        made, epoch, _ = begin(store)
+        trial = a_trial(1)
+        with pytest.raises(StoreError, match="no segment 7"):
+            store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1, segment=7))], trials=[trial]), T0)
+        store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(1, 1))], trials=[trial]), T0)
+        assert [segment.ordinal for segment in store.trials.get(trial_id(made.public_id, 1)).segments] == [1]
 
     def test_renewing_and_releasing(self, store: Store) -> None:
         made = store.experiments.create(a_spec())

@@ -114,6 +114,21 @@ def test_what_is_partly_deleted_is_never_continued_but_deleted_by_the_service(
     assert [one.id for one in store.experiments.page().items] == [other.id]
 
 
+def test_nothing_of_a_deleted_experiment_is_left(store: Store) -> None:
+    tables = (*removal.OF_SEGMENTS, *removal.OF_KEYS, *removal.OF_EXPERIMENTS, "segment", "experiment")
+
+    def rows() -> set[str]:
+        return {table for table in tables if store._database.rows(f"SELECT 1 FROM {table} LIMIT 1")}
+
+    made, epoch, trials = begin(store)
+    store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1))], trials=trials), T0)
+    store.commands.add(made.id, "pause")
+    store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"text", T0)]})
+    assert rows() == set(tables) - {"metric_bucket", "rank_usage", "checkpoint", "webhook_cursor"}
+    store.experiments.remove(made.id)
+    assert not rows()
+
+
 def test_a_command_for_an_experiment_that_was_deleted_just_now_is_not_found(store: Store) -> None:
     """The request has read the experiment before another one has deleted it."""
     made, _, _ = begin(store, 1)

@@ -84,7 +84,6 @@ class Drivers:
             if epoch is None:
                 query = "SELECT public_id, state, driver_owner FROM experiment WHERE id = ?"
                 self._refuse(experiment_id, cursor.rows(query, (experiment_id,)))
-            self._writers.pop(experiment_id, None)
         return int(epoch)
 
     def _refuse(self, experiment_id: int, rows: list[tuple[str, str, str]]) -> None:

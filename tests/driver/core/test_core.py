@@ -37,6 +37,25 @@ def test_the_reason_of_a_start_names_what_allows_it() -> None:
     assert free.core.trials[0].reason == "there are resources for one more trial; by a model"
 
 
+def test_a_scheduler_resumes_only_what_it_has_paused_and_changes_no_number_of_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(num_samples=3, limits={"max_concurrent_trials": 3})
+    for number in range(3):
+        bench.started(number)
+    bench.command("pause", 1)  # by a user
+    bench.ended(1)
+    resumes = [d.Resume(trial=number, reason="it is its turn") for number in (0, 1)]
+    decisions: list[d.Decision] = [*resumes, d.Resize(trial=0, workers=2, reason="more")]
+    monkeypatch.setattr(bench.core.scheduler, "decide", lambda fact, trials: decisions)
+    choices = [resumes[1]]
+    monkeypatch.setattr(bench.core.scheduler, "choose", lambda trials, may_start: choices.pop() if choices else None)
+    before = len(bench.log)
+    bench.ended(2, "returned")
+    assert not [entry for _, entry in bench.log[before:] if isinstance(entry, d.Resume | d.Resize)]
+    assert bench.states == ["running", "paused", "completed"]
+
+
 def test_a_report_that_comes_twice_counts_once_and_gets_the_same_verdict() -> None:
     bench = Bench(max_t=2)
     bench.started(0)

@@ -70,6 +70,19 @@ def test_what_the_uploads_of_a_dead_driver_have_left_behind_is_deleted_once() ->
     assert deletions(after.feed(e.DriverStarted(time=after.tick(), epoch=2))) == [late(0, 2).id]
 
 
+def test_a_trial_does_not_wait_for_an_upload_that_is_older_than_what_it_has() -> None:
+    bench = Bench(num_samples=1)
+    bench.started(0)
+    bench.reported(0)
+    bench.reported(0, checkpoint=True)
+    bench.command("pause", 0)
+    leaves(bench, 0, late(0, 1))
+    assert launches(bench.command("resume")) == [(0, 2)]
+    source = bench.core.trials[0].segments[-1].source
+    assert source is not None
+    assert source.step == 2
+
+
 def uploading() -> Bench:
     """Return a bench that has died while a checkpoint of a running trial was uploaded."""
     bench = Bench(num_samples=1, checkpoint={"interval_s": None, "keep_last": 2})

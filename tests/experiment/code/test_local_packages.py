@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import SPEC
 from tests.store.examples import a_spec
 from tuner.api.housekeeping import clean_up
+from tuner.driver.assemble import Parts
 from tuner.errors import SpecError
 from tuner.experiment.code import local_packages
 from tuner.experiment.code.local_packages import UNUSED_S, Packages
@@ -124,10 +125,14 @@ def test_a_creation_and_the_deletion_exclude_each_other(
         return
     # the deletion has marked the package, and is about to delete the file: a creation stores the content once more
     delete, made = local_packages._delete, []
+    code = service.store.code.get(str(record.code_hash))
 
     def deletes(uri: str) -> bool:
         with pytest.raises(SpecError, match="is being deleted"):
             service.create(runtime_env={"working_dir": uri})
+        with pytest.raises(SpecError, match="is being deleted"):
+            of_script = {**SPEC, "runtime_env": {"working_dir": uri}}
+            usecases.create_from_python(service.store, of_script, code, Parts())
         made.append(service.create())
         return delete(uri)
 

@@ -21,6 +21,13 @@ def test_a_token_is_found_by_its_secret_alone(store: Store) -> None:
     assert store.access.token_of("\ud800", now=T0) is None
 
 
+def test_sessions_that_have_ended_are_deleted_when_another_one_begins(sqlite_store: Store) -> None:
+    """Each sign-in makes one, and many browsers never sign out."""
+    for now in range(3):
+        sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=now + 1.5, now=float(now))
+    assert len(sqlite_store._database.rows("SELECT expires_at FROM session")) == 2
+
+
 def test_secrets_are_kept_nowhere(sqlite_store: Store, sqlite_url: str) -> None:
     secret, _ = sqlite_store.access.create_token("ci", Role.EDITOR)
     dump = "\n".join(sqlite3.connect(sqlite_url.removeprefix("sqlite:///")).iterdump())

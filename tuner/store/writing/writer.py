@@ -110,7 +110,7 @@ class Writer:
     def __init__(self, cursor: Cursor, experiment: int, epoch: int) -> None:
         row = cursor.rows("SELECT public_id, spec FROM experiment WHERE id = ?", (experiment,))
         if not row:
-            raise StoreError(f"there is no experiment with the id {experiment}")
+            raise LostLease(f"there is no experiment with the id {experiment}; it has been deleted")
         self.experiment = experiment
         self.epoch = epoch
         self.public_id: str = row[0][0]

@@ -165,6 +165,9 @@ def test_a_planned_copy_of_a_checkpoint_that_is_lost_meanwhile_starts_from_the_t
     segment = bench.core.trials[0].segments[-1]
     assert (source(bench, 0), segment.params, segment.cause) == ("ckp_0_1_2", before, "retry")
     assert any("because the checkpoint that it was to copy is lost" in reason for reason in notes(out))
+    bench.started(0)
+    told = [entry for _, entry in bench.log if isinstance(entry, Note) and "it was to copy is lost" in entry.reason]
+    assert len(told) == 1, "later events do not repeat it"
 
 
 def test_an_exploit_in_the_log_of_an_older_version_does_not_go_back() -> None:
