@@ -461,6 +461,7 @@ def test_mutations_come_back_from_json() -> None:
         ),
         ({"quantile_fraction": 0.6}, "quantile_fraction: expected at most 0.5, got 0.6"),
         ({"perturbation_interval": 0}, "perturbation_interval: expected a number above 0"),
+        ({"require_attrs": False}, "require_attrs: only True is supported"),
         ({"perturbation_factors": []}, r"perturbation_factors: expected a list of numbers, got \[\]"),
         ({"perturbation_factors": [1.2, -1]}, "perturbation_factors.1: expected a number above 0, got -1"),
         ({"custom_explore_fn": 5}, "custom_explore_fn: expected a function or its name, got 5"),
