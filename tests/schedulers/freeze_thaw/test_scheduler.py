@@ -482,6 +482,13 @@ def test_a_budget_below_one_full_training_finishes_nobody() -> None:
     assert finished_by(small(budget=0.5)) == []
 
 
+@pytest.mark.parametrize(("budget", "shown"), [(2.5, "2.5"), (3.0, "3"), (None, "None")])
+def test_the_budget_is_shown_as_it_counts(budget: float | None, shown: str) -> None:
+    scheduler = FreezeThawScheduler(budget=budget)
+    scheduler.setup(context(max_t=9, time_budget_s=60))
+    assert str(scheduler.resolved()["budget"]) == shown
+
+
 def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
     done = small(budget=2)
     assert 2 * 15 <= len(done.history) <= 2 * 15 + 4 * 5
