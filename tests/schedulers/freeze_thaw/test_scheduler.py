@@ -588,6 +588,16 @@ def test_reports_again_after_a_retry_are_neither_results_nor_decided() -> None:
     assert state.spent == 4, "what is trained again is paid again"
 
 
+def test_paused_trials_continue_although_more_points_were_given_than_trials_may_start() -> None:
+    feed = fed(num_samples=2, given_points=3)
+    for _ in range(2):
+        assert isinstance(feed.scheduler.choose(feed.trials, True), Start)
+        trial = feed.start({"x": 0.5})
+        feed.report(trial, 1, 0.1 * trial)
+        feed.take(Pause(trial=trial, reason=""))
+    assert isinstance(feed.scheduler.choose(feed.trials, False), Resume)
+
+
 def swings_of(losses: Sequence[float], repeated: Sequence[float] = (), start: int = 0) -> list[tuple[float, float]]:
     """Return the swings that the core's scheduler has counted after these reports.
 
