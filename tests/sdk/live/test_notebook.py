@@ -57,8 +57,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuner.Result:
 def test_a_result_shows_its_best_trials_first(study: tuner.Result) -> None:
     page = Checked(study._repr_html_())
     shown = re.findall(r"<tr [^>]*><td [^>]*>(\d+)<", study._repr_html_())
-    ranked = sorted((trial for trial in study.trials if trial.best_value is not None), key=lambda trial: trial.best_value)
-    assert shown == [str(trial.number) for trial in ranked][:10]
+    values = {trial.number: trial.best_value for trial in study.trials if trial.best_value is not None}
+    assert [int(number) for number in shown] == sorted(values, key=lambda number: values[number])[:10]
     assert "and 2 more: result.trials, result.dataframe()" in page.text
     assert f"{study.best_value:.6g} by trial" in page.text
     assert "script" not in page.tags
