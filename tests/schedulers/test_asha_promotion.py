@@ -99,6 +99,7 @@ def test_a_trial_held_by_a_user_is_passed_over_but_keeps_its_rank() -> None:
         number = feed.start()
         for decision in feed.report(number, 1, value):
             feed.take(decision)
+    assert feed.scheduler.finished(feed.trials, False) is None, "trials wait that may be promoted"
     first = feed.scheduler.choose(feed.trials, False)
     assert isinstance(first, Resume)
     assert first.trial == 0

@@ -103,6 +103,16 @@ def test_members_yield_while_there_is_nobody_to_compare_with() -> None:
     assert drive.core.ended
 
 
+def test_with_a_time_slice_of_0_members_take_turns_at_every_report_while_one_is_paused() -> None:
+    feed = Feed(MedianStoppingRule(min_samples_required=4, min_time_slice=0), context(num_samples=3))
+    for _ in range(3):
+        feed.start()
+    assert feed.report(0, 1, 0.5) == []
+    feed.take(Pause(trial=1, reason="by a user"))
+    (pause,) = feed.report(0, 2, 0.5)
+    assert isinstance(pause, Pause)
+
+
 def test_bad_options() -> None:
     with pytest.raises(SpecError, match="min_samples_required: expected at least 1, got 0"):
         MedianStoppingRule(min_samples_required=0)

@@ -294,6 +294,27 @@ def test_synch_exploits_only_when_everybody_is_there() -> None:
     assert drive.core.ended
 
 
+def test_synch_copies_as_planned_unless_the_donor_has_ended() -> None:
+    options: dict[str, Any] = {"perturbation_interval": 1, "quantile_fraction": 0.5, "synch": True}
+    feed = Feed(PopulationBasedTraining(**options), context(num_samples=4))
+    for _ in range(4):
+        feed.trials[feed.start({"lr": 0.01})].checkpoint = CheckpointInfo(id="c", uri="", step=1)
+    for number, value in enumerate((0.1, 0.2, 0.8, 0.9)):
+        (pause,) = feed.report(number, 1, value)
+        feed.take(pause)
+    first = feed.scheduler.choose(feed.trials, False)
+    assert isinstance(first, Exploit)
+    feed.take(first)
+    planned = feed.scheduler.choose(feed.trials, False)
+    assert isinstance(planned, Exploit)
+    feed.end({2: 3, 3: 2}[planned.donor])
+    still = feed.scheduler.choose(feed.trials, False)
+    assert isinstance(still, Exploit)
+    assert (still.trial, still.donor) == (planned.trial, planned.donor)
+    feed.end(planned.donor)
+    assert isinstance(feed.scheduler.choose(feed.trials, False), Resume)
+
+
 def test_functions_of_the_user_draw_the_same_with_the_same_seed() -> None:
     draws = {"lr": lambda: random.uniform(0.1, 0.9), "n": lambda: int(2 ** numpy.random.randint(0, 4))}
     custom = Explorer(MUTATED, {}, 0.0, (1.2, 0.8), lambda params: {**params, "lr": random.random()})
@@ -440,6 +461,8 @@ def test_mutations_come_back_from_json() -> None:
         ),
         ({"quantile_fraction": 0.6}, "quantile_fraction: expected at most 0.5, got 0.6"),
         ({"perturbation_interval": 0}, "perturbation_interval: expected a number above 0"),
+        ({"require_attrs": False}, "require_attrs: only True is supported"),
+        ({"perturbation_factors": []}, r"perturbation_factors: expected a list of numbers, got \[\]"),
         ({"perturbation_factors": [1.2, -1]}, "perturbation_factors.1: expected a number above 0, got -1"),
         ({"custom_explore_fn": 5}, "custom_explore_fn: expected a function or its name, got 5"),
         ({"custom_explore_fn": "nowhere:f"}, "custom_explore_fn: 'nowhere:f' cannot be imported"),

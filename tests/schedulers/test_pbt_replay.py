@@ -58,6 +58,13 @@ def test_each_iteration_has_the_configuration_of_the_schedule(space: Any) -> Non
     ]
 
 
+def test_a_reason_names_only_what_changes() -> None:
+    schedule = [{**item, "params": {**item["params"], "dropout": 0.5}} for item in SCHEDULE]
+    result = replayed(schedule, {**SPACE, "dropout": tuner.uniform(0, 1)})
+    changes = [d.mutations for d in result.decisions if isinstance(d, Exploit)]
+    assert changes == [{"lr": "0.1 → 0.2"}, {"lr": "0.2 → 0.05"}]
+
+
 def test_a_space_from_the_schedule_has_the_names_that_the_function_gets() -> None:
     params = {"net/width": 16, "opt~1lr": 0.1, "a~0b": True}
     space = Space.from_python(PBTReplayScheduler([{"iteration": 0, "params": params}]).default_space())
@@ -96,6 +103,11 @@ def test_from_a_file_and_from_json(tmp_path: Path) -> None:
         ("schedule.json", "/schedule", "or its pathlib.Path, got 'schedule.json'"),
         ([*SCHEDULE, SCHEDULE[1]], "/schedule/3/iteration", "expected an iteration above 5"),
         (SCHEDULE[1:], "/schedule/0/iteration", "the first iteration must be 0, got 4"),
+        (
+            [*SCHEDULE, {"iteration": 6.5, "params": {"lr": 0.1}}],
+            "/schedule/3/iteration",
+            "a whole number of at least 0",
+        ),
         ([{"iteration": 0}], "/schedule/0", "expected"),
         ([*SCHEDULE, {"iteration": 12, "params": {"lr": 0.1}}], "/scheduler/schedule/3/iteration", "below max_t, 12"),
         ([{"iteration": 0, "params": {"lr": 0.1, "x": 1}}], "/scheduler/schedule/0/params/x", "not in the search"),

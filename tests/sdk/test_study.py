@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,18 @@ def test_a_study_whose_functions_another_python_has_pickled_is_refused(
         study_of(space)
     assert not store.commands.pending([store.experiments.get(name).id])
     study_of(name="without functions").close()
+
+
+def test_only_a_study_of_the_same_project_is_continued(store: Store) -> None:
+    """A search of the same name that `tuner.run` has created is another experiment, even in this project."""
+    with study_of() as study:
+        spec = store.experiments.get(study.id).spec
+        with study_of(project="elsewhere") as other:
+            assert other.id != study.id
+    creation = store.experiments.creation(replace(spec, name="search"))
+    store.experiments.create_all([creation])
+    with study_of(name="search") as study:
+        assert [record.source for record in store.experiments.named("search")] == ["study", "python"]
 
 
 def test_a_study_that_has_ended_still_has_its_result() -> None:

@@ -77,6 +77,16 @@ def test_its_proposals_are_distributed_like_those_of_hpbandster() -> None:
     assert abs(ours[:, 0].mean() - 0.5) > 0.1, "the model has learned where good results are"
 
 
+@pytest.mark.parametrize(("count", "by_model"), [(5, False), (6, True)])
+def test_the_model_proposes_as_soon_as_a_budget_has_two_results_more_than_it_needs(count: int, by_model: bool) -> None:
+    """It needs 4 results for 3 parameters. All are at one place, so that the model proposes only what is near."""
+    config = {"a": 0.5, "b": 0.1, "c": "u"}
+    trials = population([{"config": config, "budget": 1, "loss": float(number)} for number in range(count)])
+    searcher = make({"type": "bohb", "random_fraction": 0.0}, task(SPACE, (Objective("loss", "min"),)))
+    found = [searcher.suggest(number, trials) for number in range(count, count + 5)]
+    assert all(one is not None and abs(one.params["a"] - 0.5) < 0.05 for one in found) is by_model
+
+
 def test_a_density_is_the_mean_of_products_of_kernels() -> None:
     """The definition, computed slowly: Gaussian kernels for numbers, Aitchison-Aitken kernels for choices."""
     rng = np.random.default_rng(0)

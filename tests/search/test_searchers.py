@@ -393,6 +393,40 @@ def test_a_sampler_that_somebody_wrote() -> None:
     assert [p["x"] for p in params_of(searcher, of, 4)] == [0, 0.125, 0.25, 0.375]
 
 
+class Halving(Counting):
+    """Halves the parameter of the best trial that has completed."""
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        try:
+            return study.best_params[param_name] / 2
+        except ValueError:  # no trial has completed
+            return 1.0
+
+
+@pytest.mark.parametrize(("mode", "found"), [("max", [1, 0.5, 0.25, 0.125, 0.125]), ("min", [1, 0.5, 0.5])])
+def test_a_sampler_that_asks_for_the_best_trial(mode: Any, found: list[float]) -> None:
+    of = task(Space.from_python({"x": uniform(0, 1)}), (Objective("score", mode),))
+    suggestions = Drive(of, stops=0.0, parallel=1).run(make(from_argument(Halving()), of), len(found))
+    assert [s.params["x"] for s in suggestions] == found
+
+
+class Partly(Drive):
+    """Trial 3 does not report the second objective."""
+
+    def _report(self, trial: Trial) -> None:
+        super()._report(trial)
+        if trial.number == 3:
+            del trial.last["cost"]
+
+
+@pytest.mark.parametrize("options", [{"type": "nsgaii", "population_size": 4}, {"type": "tpe"}])
+def test_a_trial_without_one_of_the_objectives_does_not_count(options: dict[str, Any]) -> None:
+    of = task(FLAT, TWO)
+    drive = Partly(of, stops=0.0)
+    assert not [s.note for s in drive.run(make(options, of), 20) if "failed" in s.note]
+    assert drive.trials[3].state is TrialState.COMPLETED
+
+
 class Failing(Counting):
     """Gives up now and then."""
 

@@ -123,6 +123,8 @@ async def test_what_json_lacks_is_explained_and_only_a_token_gets_in(tmp_path: P
         assert (await http.get("/healthz")).status_code == 200
         http.headers["authorization"] = "Bearer secret"
         assert (await http.get("/info")).json()["value"] == 1.0
+        elsewhere = {"Host": "models.example.com", "Origin": "https://app.example.com"}
+        assert (await http.get("/info", headers=elsewhere)).status_code == 200, "the token is enough at any name"
         strange = await http.post("/predict", json=INPUTS)
         assert strange.json()["detail"] == "TypeError: predict returned a object, which JSON cannot represent"
         nan = await http.post("/predict", json={"inputs": "nan"})

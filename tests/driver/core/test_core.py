@@ -399,6 +399,8 @@ def test_after_an_exploit_the_next_interval_is_counted_from_the_donors_weights()
         bench.started(number)
         bench.reported(number, loss=loss, checkpoint=True, tokens=tokens)
         bench.core.verdict(SegmentRef(number, 1))
+        if number == 3:
+            bench.reported(number, loss=loss, tokens=1050)
     bench.ended(0)
     trial = bench.core.trials[0]
     assert (trial.segments[-1].cause, trial.t) == ("exploit", 1000)

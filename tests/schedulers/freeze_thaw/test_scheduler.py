@@ -482,6 +482,13 @@ def test_a_budget_below_one_full_training_finishes_nobody() -> None:
     assert finished_by(small(budget=0.5)) == []
 
 
+@pytest.mark.parametrize(("budget", "shown"), [(2.5, "2.5"), (3.0, "3"), (None, "None")])
+def test_the_budget_is_shown_as_it_counts(budget: float | None, shown: str) -> None:
+    scheduler = FreezeThawScheduler(budget=budget)
+    scheduler.setup(context(max_t=9, time_budget_s=60))
+    assert str(scheduler.resolved()["budget"]) == shown
+
+
 def test_the_experiments_budget_counts_and_is_said_in_words() -> None:
     done = small(budget=2)
     assert 2 * 15 <= len(done.history) <= 2 * 15 + 4 * 5
@@ -579,6 +586,16 @@ def test_reports_again_after_a_retry_are_neither_results_nor_decided() -> None:
     assert feed.report(trial, 1, 0.2) == []
     assert len(state.results) == 3
     assert state.spent == 4, "what is trained again is paid again"
+
+
+def test_paused_trials_continue_although_more_points_were_given_than_trials_may_start() -> None:
+    feed = fed(num_samples=2, given_points=3)
+    for _ in range(2):
+        assert isinstance(feed.scheduler.choose(feed.trials, True), Start)
+        trial = feed.start({"x": 0.5})
+        feed.report(trial, 1, 0.1 * trial)
+        feed.take(Pause(trial=trial, reason=""))
+    assert isinstance(feed.scheduler.choose(feed.trials, False), Resume)
 
 
 def swings_of(losses: Sequence[float], repeated: Sequence[float] = (), start: int = 0) -> list[tuple[float, float]]:

@@ -87,9 +87,18 @@ def observed(store: Store, experiment: str, home: Path, *callbacks: Any) -> list
 
 
 def test_a_callback_is_told_all_that_the_result_has(sqlite_store: Store, search: str, tmp_path: Path) -> None:
+    reasons: dict[int, str] = {}
+
+    class Reasons:
+        """Has only the parameter that it needs."""
+
+        def on_trial_complete(self, trial: Any) -> None:
+            reasons[trial.number] = trial.reason
+
     recorder = Recorder()
-    assert observed(sqlite_store, search, tmp_path, recorder) == []
+    assert observed(sqlite_store, search, tmp_path, recorder, Reasons()) == []
     result = tuner.Result.load(sqlite_store, search)
+    assert reasons == {trial.number: trial.reason for trial in result.trials}
     assert {number: config for _, number, config in recorder.of("start")} == {t.number: t.config for t in result.trials}
     reports = [(t.number, r["training_iteration"], r["loss"]) for t in result.trials for r in t.history]
     assert sorted(r[1:4] for r in recorder.of("result")) == sorted(reports)
@@ -152,7 +161,8 @@ def test_errors_of_a_callback_are_logged_and_reach_nobody(
 
     recorder, broken = Recorder(), Broken()
     (said,) = observed(sqlite_store, search, tmp_path, broken, recorder)
-    assert said.startswith("callback Broken failed in on_trial_result: SystemExit: no disk, and ")
+    failed = len(recorder.of("result")) + len(recorder.of("complete"))
+    assert said == f"callback Broken failed in on_trial_result: SystemExit: no disk, and {failed - 1} more"
     assert recorder.of("end")
     assert broken.ended
     assert len(caplog.records) == observers.TOLD

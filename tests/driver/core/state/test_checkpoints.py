@@ -151,6 +151,7 @@ def test_a_trial_whose_donor_is_lost_has_its_own_configuration_again() -> None:
     scheduler: Any = bench.core.scheduler
     held = [(item["iteration"], item["params"]) for item in scheduler.schedule_of(0)]
     assert held == [(0, before)]
+    assert scheduler.milestone(trial, bench.core.trials) == 3
     bench.reported(3, loss=0.05, checkpoint=True)
     bench.reported(0, loss=0.95, checkpoint=True)
     assert bench.verdict(0) == "exploit", "its next interval ends one iteration after its own checkpoint"
