@@ -19,11 +19,14 @@ import httpx
 import pytest
 
 from tests.services import DEADLINE_S
-from tests.store.examples import a_spec, begin
+from tests.store.examples import T0, a_spec, begin
 from tuner.api import create_app
 from tuner.api.webhooks import deliver, outgoing
 from tuner.api.webhooks.deliver import Deliverer
 from tuner.api.webhooks.outgoing import Outgoing, Unreachable, check_url, is_public
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Finish
+from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError, StoreError
 from tuner.settings import Settings
 from tuner.store import Store
@@ -258,13 +261,20 @@ async def test_the_worker_outlives_the_database(
 
 
 async def test_slack_gets_a_sentence(sqlite_store: Store, receiver: Receiver) -> None:
-    sqlite_store.webhooks.create(receiver.url, [STARTED], format="slack")
-    experiment, _, _ = begin(sqlite_store, spec=a_spec("a <b> & c"))
+    sqlite_store.webhooks.create(receiver.url, [STARTED, "experiment.failed"], format="slack")
+    experiment, epoch, _ = begin(sqlite_store, spec=a_spec("a <b> & c"))
     async with delivering(sqlite_store):
         await until(lambda: receiver.got)
-    assert json.loads(receiver.got[0][1]) == {
-        "text": f"*a &lt;b&gt; &amp; c* ({experiment.public_id}) started. started"
-    }
+        log: list[Entry] = [(4, Finish(reason="it failed", failed=True))]
+        summary = {"reason": "it failed", "error": "<no> module"}
+        failed = Batch(log=log, state=ExperimentState.FAILED, summary=summary)
+        sqlite_store.drivers.commit(experiment.id, epoch, failed, T0 + 2)
+        await until(lambda: len(receiver.got) == 2)
+    name = f"*a &lt;b&gt; &amp; c* ({experiment.public_id})"
+    assert [json.loads(body)["text"] for _, body in receiver.got] == [
+        f"{name} started. started",
+        f"{name} failed. &lt;no&gt; module",
+    ]
 
 
 @pytest.mark.parametrize(
