@@ -328,6 +328,17 @@ def test_a_driver_that_hangs_leaves_threads_for_requests_that_do_not_need_it(
     assert supervisor.look("seg_1") == {"asked": "look"}
 
 
+def test_without_a_driver_there_are_neither_answers_nor_figures(tmp_path: Path) -> None:
+    supervisor = Supervisor(Settings(home=tmp_path))
+    for ask in (supervisor.cluster, lambda: supervisor.agents("ask", "exp_1", {}), lambda: supervisor.profile("a", {})):
+        with pytest.raises(DriverSilent, match="the driver is starting"):
+            ask()
+    supervisor._hear({"up": "a host", "metrics": {"groups": 1}})
+    assert supervisor.metrics() == {"groups": 1}
+    supervisor._hear({"trouble": "the driver does not answer"})
+    assert supervisor.metrics() is None, "they are out of date"
+
+
 def test_the_link_passes_requests_on_that_take_long(tmp_path: Path) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)
@@ -628,6 +639,8 @@ def test_nothing_is_written_to_a_child_that_was_ended(tmp_path: Path, heads: lis
     child = children.Child(Settings(home=tmp_path), False, lambda said: None)
     child.end()
     child.poke()
+    with pytest.raises(DriverSilent, match="being started again"):
+        child.asked("look", "a").result(0)
     assert not child._writing.is_alive()
     assert child._process.stdin is not None
     assert child._process.stdin.closed
