@@ -592,6 +592,24 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
     assert stopped == [tmp_path]
 
 
+def test_a_service_ends_at_once_while_ray_is_being_started(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
+        """Wait for the child process, which runs Ray's command."""
+        child = supervisor._child
+        begun.set()
+        until(lambda: child is not None and child.dead() is not None)
+        raise ClusterUnreachable("the process that was to run `ray start` has exited")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        assert begun.wait(30)
+    assert not supervisor._thread.is_alive()
+
+
 def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
     tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,10 +624,14 @@ def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
 
     monkeypatch.setattr(supervisor_module, "start_head", start_head)
     monkeypatch.setattr(supervisor_module, "stop_head", stop_head)
-    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.0)
-    with Supervisor(Settings(home=tmp_path)) as supervisor:
+    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.001)
+    supervisor, waits = Supervisor(Settings(home=tmp_path)), list[float]()
+    wait = supervisor._ended.wait
+    monkeypatch.setattr(supervisor._ended, "wait", lambda seconds: waits.append(seconds) or wait(seconds))
+    with supervisor:
         until(lambda: len(starts) > supervisor_module.FUTILE + 2)
         assert supervisor.problem() == "it has another Python"
+    assert waits.count(supervisor_module.OTHER_S) == len(starts), "each attempt costs a process"
 
 
 def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
