@@ -86,7 +86,7 @@ def test_an_experiment_that_is_not_found_has_ended_only_if_the_service_has_had_i
     statuses = iter((404, 204, 404))
 
     def answer(request: httpx.Request) -> httpx.Response:
-        if (status := next(statuses)) == 204:
+        if next(statuses) == 204:
             return httpx.Response(204, headers=place)
         return httpx.Response(404, json={"detail": "no experiment far"})
 

@@ -668,6 +668,27 @@ def test_nothing_is_written_to_a_child_that_was_ended(tmp_path: Path, heads: lis
     assert child._process.stdin.closed
 
 
+def test_a_child_that_hangs_is_noticed(tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LOOK_S", -2.0)
+    child = children.Child(Settings(home=tmp_path), False, lambda said: None)
+    try:
+        with monkeypatch.context() as silent:
+            silent.setattr(children, "SILENT_S", -1.0)
+            silent.setattr(child, "_send", lambda line: None)
+            assert child.dead() is None, "it has nothing to say before it has an address"
+            child.connect("here")
+            assert "it has sent nothing for" in str(child.dead())
+        child.connect("here")
+        child._heard_at = float("-inf")
+        until(lambda: child.dead() is None)  # it has said that the driver is up
+        monkeypatch.setattr(child, "_send", lambda line: None)
+        with pytest.raises(DriverSilent, match="does not answer"):
+            child.ask("cluster")
+        assert child._asked == {}, "the question is forgotten"
+    finally:
+        child.end()
+
+
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])
 def test_by_tuner_run(death: Exception, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sqlite_store.experiments.create(a_spec())
