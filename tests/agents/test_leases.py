@@ -15,8 +15,9 @@ import pytest
 from tuner.agents.leases import AT_ONCE, Leases
 from tuner.api.access.guards import MAX_BODY
 from tuner.api.schemas.service.agents import MOST_EARLIER
+from tuner.client import protocol
 from tuner.domain.segments import Failure, Outcome, Report
-from tuner.errors import ServiceError
+from tuner.errors import Gone, NotFound, ServiceError
 from tuner.trials.training.metrics import LONGEST_NAME
 
 MOVED = {"location": "https://tuner.example.com/here"}
@@ -77,6 +78,47 @@ def test_an_agent_that_has_got_no_trial_yet_stays_with_the_experiment_that_its_n
 
     asyncio.run(ask())
     assert called == [f"/api/v1/experiments/{name}/assignments" for name in ("far", "exp_1")]
+
+
+def test_an_experiment_that_is_not_found_has_ended_only_if_the_service_has_had_it() -> None:
+    """Otherwise its name is wrong, which is an error."""
+    place = {"Content-Location": "/api/v1/experiments/exp_1/assignments"}
+    statuses = iter((404, 204, 404))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if next(statuses) == 204:
+            return httpx.Response(204, headers=place)
+        return httpx.Response(404, json={"detail": "no experiment far"})
+
+    async def ask() -> None:
+        async with answered_by(answer) as leases:
+            with pytest.raises(NotFound, match="no experiment far"):
+                await leases.ask("r1")
+            assert await leases.ask("r2") is None
+            with pytest.raises(Gone, match="no experiment far"):
+                await leases.ask("r3")
+
+    asyncio.run(ask())
+
+
+def test_a_service_that_has_answered_before_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is being restarted. One that has never answered probably has another address."""
+    monkeypatch.setattr(protocol, "FIRST_CONTACT_S", 0.0)
+    up = iter((False, True, False, True))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not next(up):
+            raise httpx.ConnectError("connection refused")
+        return httpx.Response(204)
+
+    async def ask() -> None:
+        async with answered_by(answer) as leases:
+            with pytest.raises(ServiceError):
+                await leases.ask("r1")
+            assert [await leases.ask("r2"), await leases.ask("r3")] == [None, None]
+
+    asyncio.run(ask())
+    assert next(up, None) is None
 
 
 def test_calls_about_a_lease_name_its_experiment() -> None:

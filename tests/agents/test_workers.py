@@ -27,8 +27,8 @@ from tuner.agents.leases import Assignment, Leases
 from tuner.agents.worker import Agent, Work, _Running
 from tuner.cli.agent import work
 from tuner.domain.events import Reported
-from tuner.domain.segments import CheckpointInfo, Outcome
-from tuner.errors import ServiceError, SpecError
+from tuner.domain.segments import CheckpointInfo, Outcome, Report, Verdict
+from tuner.errors import Gone, ServiceError, SpecError
 from tuner.trials.groups.segments.manager import GroupManager
 from tuner.trials.groups.segments.segment_run import LogFile
 from tuner.trials.messages.launch import Launch
@@ -273,6 +273,51 @@ def test_the_end_of_a_trial_does_not_wait_for_the_log_of_another(
     monkeypatch.setattr(Leases, "end", end)
     asyncio.run(train())
     assert ended == ["seg_0"]
+
+
+def test_a_report_about_a_lease_that_has_ended_stops_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+
+    class Groups:
+        def reported(self, segment_id: str) -> None:
+            noted.append(f"{segment_id} has reported")
+
+        async def interrupt(self, segment_id: str, action: str) -> None:
+            noted.append(f"{action} {segment_id}")
+
+    async def report(self: Leases, lease: Assignment, reports: list[Report]) -> tuple[Verdict, str]:
+        noted.append("sent")
+        if reports[-1].report_no == 2:
+            raise Gone("the trial continues elsewhere")
+        return Verdict(next_milestone=2), "continue"
+
+    async def train() -> list[Verdict | None]:
+        leases = Leases("http://service.invalid", None, "far", "agent")
+        worker = Agent(leases, Work(make=lambda _: print, home=tmp_path))
+        worker._manager = Groups()  # type: ignore[assignment]
+        running = worker._running["seg_1"] = _Running({"segment_id": "seg_1"})
+        found = [await worker._report("seg_1", [_a_report(number)]) for number in (1, 2)]
+        await asyncio.wait(running.sending)
+        found += [await worker._report(segment, [_a_report(3)]) for segment in ("seg_1", "seg_2")]
+        await leases.close()
+        return found
+
+    monkeypatch.setattr(Leases, "report", report)
+    verdicts = asyncio.run(train())
+    assert [verdict and (verdict.action, verdict.reason) for verdict in verdicts] == [
+        ("continue", ""),
+        ("stop", "the trial continues elsewhere"),
+        ("stop", "this trial has ended here"),
+        ("stop", "this trial has ended here"),
+    ]
+    first, second = ["seg_1 has reported", "sent", "seg_1 has reported"], ["seg_1 has reported", "sent", "kill seg_1"]
+    assert noted == [*first, *second], (
+        "the trial does not count as hung while the service does not answer, nor right after"
+    )
+
+
+def _a_report(number: int) -> Report:
+    return Report(report_no=number, metrics={"loss": 0.5}, time=0.0, waits=True)
 
 
 def test_an_agent_completes_its_uploads_before_it_ends_a_trial(sqlite_service: AgentService, folder: Path) -> None:

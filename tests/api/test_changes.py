@@ -398,6 +398,19 @@ def test_an_experiment_that_cannot_be_read_holds_nothing_back_from_others(
             assert next(found)["seq"] == 3 + number
         away.clear()
         assert next(found_other)["seq"] == 4
+        progress_of, outages = (
+            sqlite_store.experiments.progress_of,
+            [StoreUnavailable("away"), StoreUnavailable("away")],
+        )
+
+        def progress(*args: Any) -> Any:
+            for _ in range(len(outages)):
+                raise outages.pop()
+            return progress_of(*args)
+
+        monkeypatch.setattr(sqlite_store.experiments, "progress_of", progress)
+        sqlite_store.drivers.commit(one.id, epoch, Batch(log=[(6, a_report(0, 3))], trials=trials), T0)
+        assert next(found)["seq"] == 6, "an outage of the whole database ends no stream"
 
 
 @pytest.mark.parametrize("form", [stream.ChangedRows, stream.Events])
@@ -436,6 +449,8 @@ def test_open_decisions_end_with_the_experiment(server: str, sqlite_store: Store
         client.take(messages, 4)
     assert client.decisions[2]["state"] == "superseded"
     client.compare()
+    late = stream.ChangedRows(sqlite_store, made).missed(3, 4)
+    assert _of(late)["reset"], "the actions of trials have changed, although their rows have not"
 
 
 def test_changes_by_users_are_sent_although_no_driver_is_there(
@@ -487,3 +502,7 @@ def test_messages_about_changes_by_users_are_not_kept_for_ever(monkeypatch: pyte
     assert len(channel._messages) == 10
     assert channel.position(5) == channel.end == 30
     assert channel.behind(29) == (30, 5, b"the row")
+    long = b"x" * stream.SENT_BYTES
+    channel.take(replace(now, last_event_seq=7), [(6, long), (7, b"the next row")])
+    assert channel.behind(30) == (31, 6, long), "a client that reads slowly does not make the server keep all of them"
+    assert channel.behind(31) == (32, 7, b"the next row")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.routing import Match
 
 from tuner.api import create_app
 from tuner.api.context import Context
@@ -183,3 +184,10 @@ async def test_other_methods_of_the_path_are_routed_as_before(client: httpx.Asyn
     assert (await client.get(API)).status_code == 200
     refused = await client.put(API, json={})
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+
+
+@pytest.mark.parametrize("kind", ["websocket", "lifespan"])
+def test_what_is_no_http_request_is_not_taken(app: FastAPI, kind: str) -> None:
+    """A websocket has no method."""
+    [route] = [route for route in app.router.routes if isinstance(route, Direct)]
+    assert route.matches({"type": kind, "path": API, "query_string": b"", "headers": []})[0] is Match.NONE

@@ -387,6 +387,7 @@ async def test_an_experiment_is_created_in_the_project_of_the_token(
     assert (made.status_code, made.json()["project"]) == (201, "ours")
     named = await caller.post(EXPERIMENTS, json={**SPEC, "project": "theirs"}, headers=ours.head)
     assert (named.status_code, named.json()["errors"][0]["pointer"]) == (422, "/project")
+    assert (await caller.post(EXPERIMENTS, json=[SPEC], headers=ours.head)).status_code == 422
     secret, _ = sqlite_store.access.create_token("all", Role.EDITOR)
     everybody = {"Authorization": f"Bearer {secret}"}
     made = await caller.post(EXPERIMENTS, json={**SPEC, "project": "new"}, headers=everybody)

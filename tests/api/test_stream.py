@@ -322,6 +322,25 @@ def test_a_stream_of_what_is_being_deleted_ends_and_the_others_go_on(
         assert next(found)[1] == "reported"
 
 
+async def test_experiments_that_nobody_follows_any_more_are_not_read(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "POLL_ENDED_S", 0.1)
+    ended, epoch, _ = begin(sqlite_store)
+    batch = Batch(log=[(4, Finish(reason="done"))], state=ExperimentState.COMPLETED)
+    sqlite_store.drivers.commit(ended.id, epoch, batch, T0)
+    running, _, _ = begin(sqlite_store)
+    tail = stream.Tail(sqlite_store, threading.Event())
+    async with asyncio.timeout(10):
+        with tail.follow(stream.Events(sqlite_store, ended)) as channel:
+            await channel.changed.wait()
+            assert tail._interval() == stream.POLL_ENDED_S
+            with tail.follow(stream.Events(sqlite_store, running)):
+                assert tail._interval() < stream.POLL_ENDED_S, "whether it has ended is not known yet"
+        assert tail._task is not None
+        await tail._task
+
+
 def test_a_read_that_fails_after_its_client_has_left_is_not_logged(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,8 +300,13 @@ class Busy(httpx.HTTPTransport):
 
 
 def test_a_service_that_is_busy_is_asked_again(server: str, spec: dict[str, Any]) -> None:
-    with Client(server, transport=Busy(503, 502, 429)) as client:
-        assert client.create(spec).get().state == "pending"
+    busy = Busy(503, 502, 429)
+    with Client(server, transport=busy) as client:
+        handle = client.create(spec)
+        assert handle.get().state == "pending"
+        busy.statuses.append(502)
+        handle.enqueue([{"lr": 0.01}])  # has a key, so it is safe to repeat although it may have been carried out
+        assert busy.statuses == []
 
 
 def test_a_continue_that_was_written_is_not_repeated_after_a_503(

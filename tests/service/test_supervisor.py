@@ -328,6 +328,17 @@ def test_a_driver_that_hangs_leaves_threads_for_requests_that_do_not_need_it(
     assert supervisor.look("seg_1") == {"asked": "look"}
 
 
+def test_without_a_driver_there_are_neither_answers_nor_figures(tmp_path: Path) -> None:
+    supervisor = Supervisor(Settings(home=tmp_path))
+    for ask in (supervisor.cluster, lambda: supervisor.agents("ask", "exp_1", {}), lambda: supervisor.profile("a", {})):
+        with pytest.raises(DriverSilent, match="the driver is starting"):
+            ask()
+    supervisor._hear({"up": "a host", "metrics": {"groups": 1}})
+    assert supervisor.metrics() == {"groups": 1}
+    supervisor._hear({"trouble": "the driver does not answer"})
+    assert supervisor.metrics() is None, "they are out of date"
+
+
 def test_the_link_passes_requests_on_that_take_long(tmp_path: Path) -> None:
     told = Told()
     one = link.Link(Settings(home=tmp_path), False, told)
@@ -581,6 +592,24 @@ def test_a_head_that_the_supervisor_itself_has_replaced_does_not_count_as_stoppe
     assert stopped == [tmp_path]
 
 
+def test_a_service_ends_at_once_while_ray_is_being_started(
+    tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def start_head(home: Path, run: Any, stops: str) -> FakeHead:
+        """Wait for the child process, which runs Ray's command."""
+        child = supervisor._child
+        begun.set()
+        until(lambda: child is not None and child.dead() is not None)
+        raise ClusterUnreachable("the process that was to run `ray start` has exited")
+
+    monkeypatch.setattr(supervisor_module, "start_head", start_head)
+    with Supervisor(Settings(home=tmp_path)) as supervisor:
+        assert begun.wait(30)
+    assert not supervisor._thread.is_alive()
+
+
 def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
     tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -595,10 +624,14 @@ def test_a_head_that_another_service_uses_with_another_python_is_left_alone(
 
     monkeypatch.setattr(supervisor_module, "start_head", start_head)
     monkeypatch.setattr(supervisor_module, "stop_head", stop_head)
-    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.0)
-    with Supervisor(Settings(home=tmp_path)) as supervisor:
+    monkeypatch.setattr(supervisor_module, "OTHER_S", 0.001)
+    supervisor, waits = Supervisor(Settings(home=tmp_path)), list[float]()
+    wait = supervisor._ended.wait
+    monkeypatch.setattr(supervisor._ended, "wait", lambda seconds: waits.append(seconds) or wait(seconds))
+    with supervisor:
         until(lambda: len(starts) > supervisor_module.FUTILE + 2)
         assert supervisor.problem() == "it has another Python"
+    assert waits.count(supervisor_module.OTHER_S) == len(starts), "each attempt costs a process"
 
 
 def test_the_supervisor_waits_before_it_tries_again_to_start_a_process(
@@ -628,9 +661,32 @@ def test_nothing_is_written_to_a_child_that_was_ended(tmp_path: Path, heads: lis
     child = children.Child(Settings(home=tmp_path), False, lambda said: None)
     child.end()
     child.poke()
+    with pytest.raises(DriverSilent, match="being started again"):
+        child.asked("look", "a").result(0)
     assert not child._writing.is_alive()
     assert child._process.stdin is not None
     assert child._process.stdin.closed
+
+
+def test_a_child_that_hangs_is_noticed(tmp_path: Path, heads: list[FakeHead], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LOOK_S", -2.0)
+    child = children.Child(Settings(home=tmp_path), False, lambda said: None)
+    try:
+        with monkeypatch.context() as silent:
+            silent.setattr(children, "SILENT_S", -1.0)
+            silent.setattr(child, "_send", lambda line: None)
+            assert child.dead() is None, "it has nothing to say before it has an address"
+            child.connect("here")
+            assert "it has sent nothing for" in str(child.dead())
+        child.connect("here")
+        child._heard_at = float("-inf")
+        until(lambda: child.dead() is None)  # it has said that the driver is up
+        monkeypatch.setattr(child, "_send", lambda line: None)
+        with pytest.raises(DriverSilent, match="does not answer"):
+            child.ask("cluster")
+        assert child._asked == {}, "the question is forgotten"
+    finally:
+        child.end()
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["killed", "for memory"])

@@ -89,6 +89,19 @@ async def test_an_old_cookie_does_no_harm_if_no_token_is_needed(client: httpx.As
     assert (session["required"], session["name"], session["role"]) == (False, "local", "admin")
 
 
+async def test_who_signs_in_is_known_also_if_no_token_is_needed(client: httpx.AsyncClient, sqlite_store: Store) -> None:
+    """The trail has their name, and they see their project only."""
+    secret, _ = sqlite_store.access.create_token("me", Role.VIEWER, project="vision")
+    (await client.post(ME, json={"token": secret})).raise_for_status()
+    session = (await client.get(ME)).json()
+    assert (session["required"], session["name"], session["role"], session["project"]) == (
+        False,
+        "me",
+        "viewer",
+        "vision",
+    )
+
+
 async def test_an_old_cookie_is_refused_if_a_token_is_needed(stranger: httpx.AsyncClient) -> None:
     cookie = {"Cookie": f"{auth.COOKIE}_8000=tns_of_an_earlier_service"}
     assert (await stranger.get(EXPERIMENTS, headers=cookie)).status_code == 401
@@ -105,6 +118,7 @@ async def test_roles(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
     }
     for role, statuses in expected.items():
         head = bearer(sqlite_store, role)
+        head["Authorization"] = head["Authorization"].replace("Bearer ", "bearer  ")  # which RFC 9110 allows
         answers = [
             await stranger.get(EXPERIMENTS, headers=head),
             await stranger.post(cancel, headers=head),
@@ -150,6 +164,21 @@ async def test_a_revoked_token_is_refused_at_once(stranger: httpx.AsyncClient, s
     revoked = await stranger.post(f"/api/v1/tokens/{made.json()['id']}/revoke", headers=admin)
     assert (revoked.status_code, revoked.json()["secret"]) == (200, None)
     assert (await stranger.get(EXPERIMENTS, headers=head)).status_code == 401
+
+
+async def test_only_the_newest_sessions_are_kept_in_memory(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody who has a token may open any number of sessions."""
+    authenticator = auth.Authenticator(Settings(home=tmp_path), sqlite_store)
+    secret = sqlite_store.access.open_session(name="me", role=Role.VIEWER, expires_at=time.time() + 3600)
+    found = sqlite_store.access.session_of(secret)
+    asked: list[str] = []
+    monkeypatch.setattr(sqlite_store.access, "session_of", lambda session: asked.append(session) or found)
+    sessions = [auth.Credential(f"tns_{number}", is_session=True) for number in range(1001)]
+    for session in (*sessions, sessions[-1], sessions[0]):
+        assert await authenticator.identity_of(session) is not None
+    assert asked == [session.secret for session in (*sessions, sessions[0])]
 
 
 async def test_another_service_notices_a_revoked_token_soon(

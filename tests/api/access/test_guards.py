@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.store.examples import begin
+from tests.store.examples import a_spec, begin
 from tuner.api import create_app
 from tuner.api import server as server_module
 from tuner.api.access import guards
@@ -48,6 +48,7 @@ async def test_other_pages_change_nothing(client: httpx.AsyncClient, sqlite_stor
     url = f"/api/v1/experiments/{made.public_id}/cancel"
     assert (await client.post(url, headers={"Origin": origin})).status_code == 403
     assert sqlite_store.commands.pending([made.id]) == []
+    assert (await client.get("/healthz", headers={"Origin": origin})).status_code == 200, "it changes nothing"
     assert (await client.post(url, headers={"Origin": "http://localhost:8000"})).status_code == 202
 
 
@@ -96,7 +97,9 @@ async def test_a_body_that_arrives_too_slowly_is_refused(
     assert sqlite_store.experiments.page().items == ()
 
 
-def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_sends_no_request_is_closed(
+    server: str, sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "HEAD_S", 0.4)
     monkeypatch.setattr(server_module, "TICKS", 1)
     host, port = server.removeprefix("http://").split(":")
@@ -107,7 +110,9 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
         return found
 
     begin = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    events = f"/api/v1/experiments/{sqlite_store.experiments.create(a_spec()).public_id}/events"
     with (
+        connection(f"GET {events} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as stream,
         connection(b"") as silent,
         connection(begin + b"X-Slow: ") as slow,
         connection(begin + b"\r\n" + begin) as second,
@@ -124,6 +129,10 @@ def test_a_connection_that_sends_no_request_is_closed(server: str, monkeypatch: 
             time.sleep(0.05)
         closed = [b"".join(iter(lambda one=one: one.recv(1000), b"")) for one in (silent, slow, second)]  # type: ignore[misc]
         assert [answer[:12] for answer in closed] == [b"", b"", b"HTTP/1.1 200"]
+        stream.setblocking(False)
+        with pytest.raises(BlockingIOError):  # it is open, and there is no more to read
+            while stream.recv(10_000):
+                pass
         before = idle.sock
         idle.request("GET", "/healthz")
         assert idle.getresponse().read()

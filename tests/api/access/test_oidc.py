@@ -289,6 +289,24 @@ async def test_an_id_token_that_another_key_has_signed_is_refused(
     assert (await browser.get(await at_provider(provider, browser))).status_code == 403
 
 
+async def test_a_key_that_the_provider_has_withdrawn_is_refused_soon(
+    browser: httpx.AsyncClient, provider: SmallProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await browser.get(await at_provider(provider, browser))).status_code == 303
+    provider.signs_with = provider.key
+    monkeypatch.setattr(provider, "key", RSAKey.generate_key(2048, {"kid": "one"}))
+    monkeypatch.setattr(oidc, "KNOWN_S", -1.0)
+    assert (await browser.get(await at_provider(provider, browser))).status_code == 403
+
+
+async def test_an_answer_without_an_id_token_is_refused(
+    browser: httpx.AsyncClient, provider: SmallProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwt, "encode", lambda *_: None)
+    refused = await browser.get(await at_provider(provider, browser))
+    assert (refused.status_code, "The provider sent no ID token" in refused.text) == (403, True)
+
+
 async def test_a_new_key_of_the_provider_is_read(browser: httpx.AsyncClient, provider: SmallProvider) -> None:
     await browser.get(await at_provider(provider, browser))
     old, provider.key = provider.key, RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})

@@ -180,6 +180,7 @@ async def test_what_its_ranks_used(client: httpx.AsyncClient, sqlite_store: Stor
         "segment": 1, "rank": 1, "x": [2.0, 4.0], "cpu_percent": [150.0, 150.0], "rss_bytes": [1, 2],
         "gpu_bytes": [None, None], "gpu_reserved_bytes": [None, None], "gpu_percent": [None, None],
     }  # fmt: skip
+    assert (await client.get(url, params={"segment": 2})).json()["items"] == []
     assert (await client.get(url, params={"rank": -1})).status_code == 422
 
 

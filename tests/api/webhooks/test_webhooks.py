@@ -19,11 +19,14 @@ import httpx
 import pytest
 
 from tests.services import DEADLINE_S
-from tests.store.examples import a_spec, begin
+from tests.store.examples import T0, a_report, a_spec, begin
 from tuner.api import create_app
 from tuner.api.webhooks import deliver, outgoing
 from tuner.api.webhooks.deliver import Deliverer
 from tuner.api.webhooks.outgoing import Outgoing, Unreachable, check_url, is_public
+from tuner.domain.batch import Batch, Entry
+from tuner.domain.decisions import Fail, Finish
+from tuner.domain.states import ExperimentState
 from tuner.errors import SpecError, StoreError
 from tuner.settings import Settings
 from tuner.store import Store
@@ -258,12 +261,26 @@ async def test_the_worker_outlives_the_database(
 
 
 async def test_slack_gets_a_sentence(sqlite_store: Store, receiver: Receiver) -> None:
-    sqlite_store.webhooks.create(receiver.url, [STARTED], format="slack")
-    experiment, _, _ = begin(sqlite_store, spec=a_spec("a <b> & c"))
+    events = [STARTED, "trial.failed", "objective.reached", "experiment.failed"]
+    sqlite_store.webhooks.create(receiver.url, events, format="slack", threshold=0.5)
+    experiment, epoch, trials = begin(sqlite_store, spec=a_spec("a <b> & c"))
     async with delivering(sqlite_store):
         await until(lambda: receiver.got)
-    assert json.loads(receiver.got[0][1]) == {
-        "text": f"*a &lt;b&gt; &amp; c* ({experiment.public_id}) started. started"
+        log: list[Entry] = [
+            (4, a_report(0, 1, accuracy=0.75)),
+            (5, Fail(reason="<loss> is NaN", trial=0)),
+            (6, Finish(reason="it failed", failed=True)),
+        ]
+        summary = {"reason": "it failed", "error": "<no> module"}
+        failed = Batch(log=log, trials=trials, state=ExperimentState.FAILED, summary=summary)
+        sqlite_store.drivers.commit(experiment.id, epoch, failed, T0 + 2)
+        await until(lambda: len(receiver.got) == 4)
+    name = f"*a &lt;b&gt; &amp; c* ({experiment.public_id})"
+    assert {json.loads(body)["text"] for _, body in receiver.got} == {
+        f"{name} started. started",
+        f"{name}: trial 0 failed. &lt;loss&gt; is NaN",
+        f"{name}: accuracy reached 0.75 (threshold 0.5).",
+        f"{name} failed. &lt;no&gt; module",
     }
 
 
@@ -441,11 +458,13 @@ async def test_who_may_have_webhooks(sqlite_store: Store, tmp_path: Path) -> Non
         path = f"{HOOKS}/{everything['id']}"
         assert (await client.delete(path, headers=editor)).status_code == 403
         assert (await client.patch(path, json={}, headers=editor)).status_code == 403
+        assert (await client.post(f"{path}/test", headers=editor)).status_code == 403
         assert (await post(editor, project="theirs")).json()["project"] == "theirs"
         assert (await post(editor, experiment_id=theirs.public_id)).json()["project"] == "theirs"
         assert (await post(ours)).json()["project"] == "ours"
-        refused = await post(ours, experiment_id=theirs.public_id)
-        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/experiment_id")
+        for who, more in ((ours, {}), (editor, {"project": "ours"})):
+            refused = await post(who, experiment_id=theirs.public_id, **more)
+            assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/experiment_id")
         assert (await post(ours, project="theirs")).status_code == 422
         assert [one["project"] for one in (await client.get(HOOKS, headers=ours)).json()["items"]] == ["ours"]
         assert (await client.get(path, headers=ours)).status_code == 404
