@@ -89,6 +89,7 @@ for name in ("digits-large", "other"):
 }
 ELSEWHERE = {
     "agents": "tests/agents/test_workers.py",
+    "from_lightning": "a class for LightningCLI, which needs jsonargparse; the tests do not install it",
     "operations": "tests/api/webhooks/test_webhooks.py",
     "own_scheduler": "tests/driver/test_restarts.py",
     "scripts": "the middle of a script, which the last test of this file runs",
