@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import shutil
 import socket
@@ -391,6 +392,16 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     monkeypatch.setattr(removal, "QUIET_S", 0.2)
+    with monkeypatch.context() as patch:
+
+        def refuse(self: Place) -> None:
+            raise OSError("the bucket does not answer")
+
+        patch.setattr(Place, "remove", refuse)
+        with pytest.raises(Conflict, match="does not answer"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    act(sqlite_store, "continue", made.public_id)  # no deletion holds it any more
+    monkeypatch.setattr(removal, "QUIET_S", math.inf)
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
 
