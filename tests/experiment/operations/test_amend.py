@@ -496,14 +496,15 @@ def test_a_deletion_that_takes_longer_than_its_lease_goes_on_alone(
 ) -> None:
     """A user continued the experiment, and the rows of its new trials were deleted while they ran."""
     made = ended(sqlite_store)
-    monkeypatch.setattr(tables_of, "LEASE_S", 0.1)
     monkeypatch.setattr(removal, "RENEW_S", 0.01)
     removed: list[str] = []
     places: dict[str, Any] = {"storage": str(tmp_path), "home": tmp_path}
+    now, late_s = time.time, 2 * tables_of.LEASE_S
 
     def remove(self: Place) -> None:
         removed.append(self.uri)
         again.append(pool.submit(delete_experiment, sqlite_store, made.public_id, **places))
+        monkeypatch.setattr(time, "time", lambda: now() + late_s)
         until_renewed(sqlite_store, made)
         with pytest.raises(Conflict, match="is being deleted"):
             act(sqlite_store, "continue", made.public_id)
