@@ -868,7 +868,8 @@ def test_tables_are_printed_with_all_their_columns_and_without_controls(
         AuditRecord(time=time.time(), actor="ci", token_id=None, method="PUT", status=200, **where)
     )
     page = visit(path.format(ended.public_id), width=1700)
-    expect(page.get_by_text("default" if path == "/settings" else "older").first).to_be_visible()
+    for text in ("default", "uploaded the code bundle") if path == "/settings" else ("older",):
+        expect(page.get_by_text(text).first).to_be_visible()
     page.wait_for_load_state("networkidle")
     assert page.evaluate(CONTROLS) != []
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
