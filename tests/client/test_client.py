@@ -40,7 +40,7 @@ from tuner.client.synchronous import Client, ExperimentHandle, TrialHandle
 from tuner.domain.batch import Batch
 from tuner.domain.events import Drawn, Failure, Noted
 from tuner.domain.keys import trial_id
-from tuner.domain.logs import LogChunk
+from tuner.domain.logs import LATE_S, LogChunk
 from tuner.domain.states import ExperimentState
 from tuner.domain.timestamps import rfc3339
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
@@ -801,11 +801,11 @@ def test_the_end_of_a_log_does_not_depend_on_the_clock_of_the_service(monkeypatc
     hour_ago, in_an_hour = (rfc3339(T0 + seconds) for seconds in (-3600, 3600))
     assert protocol.LogEnd().is_reached(hour_ago)
     assert [end.is_reached(None), end.is_reached(hour_ago)] == [False, False]
-    now[0] += protocol.LATE_S + 1
+    now[0] += LATE_S + 1
     assert end.is_reached(hour_ago)
     late = protocol.LogEnd()
     assert not late.is_reached(in_an_hour)
-    now[0] += protocol.LATE_S + 1
+    now[0] += LATE_S + 1
     assert late.is_reached(in_an_hour)
 
 

@@ -51,6 +51,7 @@ async def test_a_caller_that_is_cancelled_waits_for_the_end_of_its_write(writer:
     """Otherwise it could release its lease before its last batch is committed."""
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)  # it would tell that nobody has asked for the error
 
     def write() -> None:
         loop.call_soon_threadsafe(begun.set)
@@ -71,6 +72,7 @@ async def test_a_caller_that_is_cancelled_waits_for_the_end_of_its_write(writer:
 def test_a_caller_whose_loop_has_ended_keeps_no_other_write_from_being_made(writer: Writer) -> None:
     go_on, made = threading.Event(), threading.Event()
     loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # it would tell that the callers are still waiting
     waiting = [loop.create_task(writer.write(function)) for function in (go_on.wait, made.set)]
     loop.run_until_complete(asyncio.sleep(0))
     assert writer.queue >= 1

@@ -20,6 +20,7 @@ from tests.web.test_page import INK, expect, wait_until
 from tuner.domain.experiment import CheckpointPolicy, Limits
 from tuner.domain.states import TrialState
 from tuner.settings import Quota
+from tuner.store.service.access import AuditRecord
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -855,10 +856,20 @@ WIDE = "() => [...document.querySelectorAll('main td, main th')].filter(one => o
 
 
 @pytest.mark.parametrize("path", ["/experiments", "/experiments/{}?trial=0", "/settings"])
-def test_tables_are_printed_with_all_their_columns_and_without_controls(visit: Open, ended: Search, path: str) -> None:
-    """The list of experiments was cut at its right edge, and so were the projects. Buttons and menus were printed."""
+def test_tables_are_printed_with_all_their_columns_and_without_controls(
+    visit: Open, service: Service, ended: Search, path: str
+) -> None:
+    """The list of experiments was cut at its right edge, and so were the projects. Buttons and menus were printed.
+
+    The hash of a bundle made the table of changes wider than the sheet.
+    """
+    where = {"path": f"/api/v1/bundles/{'ab' * 32}", "address": "127.0.0.1"}
+    service.store.access.note(
+        AuditRecord(time=time.time(), actor="ci", token_id=None, method="PUT", status=200, **where)
+    )
     page = visit(path.format(ended.public_id), width=1700)
-    expect(page.get_by_text("default" if path == "/settings" else "older").first).to_be_visible()
+    for text in ("default", "uploaded the code bundle") if path == "/settings" else ("older",):
+        expect(page.get_by_text(text).first).to_be_visible()
     page.wait_for_load_state("networkidle")
     assert page.evaluate(CONTROLS) != []
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

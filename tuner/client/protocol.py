@@ -24,6 +24,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from tuner import __version__
+from tuner.domain.logs import LATE_S
 from tuner.errors import Conflict, NotAllowed, NotFound, ServiceError, ServiceUnreachable, SpecError
 from tuner.settings import Settings
 from tuner.space import Space
@@ -43,8 +44,6 @@ CONNECT_S = 10.0
 LONGEST_S = 1e6
 """The longest timeout in seconds: sockets take no infinity."""
 _PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-LATE_S = 60.0
-"""Seconds to wait, after a segment has ended, for the last part of its log, which may come from another node."""
 FIRST_CONTACT_S = 2.0
 """The time limit in seconds for connecting to a service that has never answered. It is short: the address is probably wrong."""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CHUNK_BYTES = 64 << 10
+LATE_S = 60.0
+"""Seconds to wait, after a segment has ended, for the last part of its log, which may come from another node."""
 _LEVEL = 3  # zlib's level, which compresses text almost as well as the best level, in a third of the time
 
 Range = tuple[int, int]

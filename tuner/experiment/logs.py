@@ -12,13 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.domain.logs import CHUNK_BYTES
+from tuner.domain.logs import CHUNK_BYTES, LATE_S
 from tuner.store import LogQuery, RankLog, Store
 from tuner.store.output.log_text import Piece, text_of
 
 POLL_S = 0.5
-LATE_S = 60.0
-"""Seconds to wait, after a segment has ended, for the last part of its log, which may come from another node."""
 CUT = "\n(the service was shut down, so the log ends here, although the rank may print more)\n"
 _FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are read
 
@@ -90,8 +88,8 @@ class LogReader:
     ) -> AsyncIterator[str]:
         """Yield the log in pieces, up to its present end.
 
-        If `follow` is true, continue until the rank prints nothing more, `ending` is set, or `allowed` returns False. If
-        `ending` is set before the rank prints nothing more, a last line says so.
+        If `follow` is true, continue until the rank prints nothing more. Stop early if `ending` is set, which a last line says,
+        or if `allowed` returns False.
         """
         more = True
         while more and not ending.is_set() and await allowed():
@@ -102,7 +100,7 @@ class LogReader:
                 await asyncio.sleep(POLL_S)
             else:
                 return
-        if follow and more and ending.is_set():
+        if more and ending.is_set():
             yield CUT
 
     def _has_ended(self) -> bool:

@@ -77,9 +77,12 @@ def seize(database: Database, experiment_id: int, epoch: int | None, now: float)
 def give_back(database: Database, record: ExperimentRecord) -> None:
     """Let the experiment be driven again after `seize`, in the state in which `record` has it. Keep the new epoch.
 
-    Do nothing if another deletion has seized the experiment since.
+    Do nothing if another deletion has seized the experiment since. If `record` is of a deletion that was interrupted before it
+    had deleted a row, end the lease, so that users may continue the experiment.
     """
-    before = (record.driver_owner, record.lease_until, record.state, record.id, record.driver_epoch + 1)
+    was_interrupted = record.driver_owner == DELETION and record.lease_until != math.inf
+    until = None if was_interrupted else record.lease_until
+    before = (record.driver_owner, until, record.state, record.id, record.driver_epoch + 1)
     with database.write() as cursor:
         cursor.execute(_GIVE_BACK, before)
 

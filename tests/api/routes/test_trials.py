@@ -150,7 +150,10 @@ async def test_a_log_is_followed_until_its_rank_prints_no_more(
         assert [line async for line in lines] == ["second"]
 
 
-async def test_a_followed_log_says_that_the_service_was_shut_down(sqlite_store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_log_that_is_cut_says_that_the_service_was_shut_down(
+    follow: bool, sqlite_store: Store, tmp_path: Path
+) -> None:
     made, _, _ = begin(sqlite_store)
     sqlite_store.logs.add(made.id, {(0, 1): [LogChunk.of(0, 0, b"first\n", T0)]})
     ending = threading.Event()
@@ -159,7 +162,7 @@ async def test_a_followed_log_says_that_the_service_was_shut_down(sqlite_store: 
         return True
 
     reader = LogReader(sqlite_store, tmp_path, trial_id(made.public_id, 0), 1, 0)
-    pieces = reader.stream(True, ending, allowed)
+    pieces = reader.stream(follow, ending, allowed)
     assert await anext(pieces) == "first\n"
     ending.set()
     assert [piece async for piece in pieces] == [logs.CUT]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import shutil
 import socket
@@ -391,6 +392,16 @@ def test_a_deletion_that_was_interrupted_can_be_repeated_at_once(
     with pytest.raises(Conflict):
         sqlite_store.drivers.claim(made.id, "a driver", 60.0, time.time())
     monkeypatch.setattr(removal, "QUIET_S", 0.2)
+    with monkeypatch.context() as patch:
+
+        def refuse(self: Place) -> None:
+            raise OSError("the bucket does not answer")
+
+        patch.setattr(Place, "remove", refuse)
+        with pytest.raises(Conflict, match="does not answer"):
+            delete_experiment(sqlite_store, made.public_id, **places)
+    act(sqlite_store, "continue", made.public_id)  # no deletion holds it any more
+    monkeypatch.setattr(removal, "QUIET_S", math.inf)
     delete_experiment(sqlite_store, made.public_id, **places)
     assert sqlite_store.experiments.page(archived=None).items == ()
 
@@ -485,24 +496,27 @@ def test_a_deletion_that_takes_longer_than_its_lease_goes_on_alone(
 ) -> None:
     """A user continued the experiment, and the rows of its new trials were deleted while they ran."""
     made = ended(sqlite_store)
-    monkeypatch.setattr(tables_of, "LEASE_S", 0.1)
     monkeypatch.setattr(removal, "RENEW_S", 0.01)
     removed: list[str] = []
     places: dict[str, Any] = {"storage": str(tmp_path), "home": tmp_path}
+    now, late_s = time.time, 2 * tables_of.LEASE_S
 
     def remove(self: Place) -> None:
         removed.append(self.uri)
+        if again:
+            return  # the first one has begun to delete rows, which the second one may do, too
         again.append(pool.submit(delete_experiment, sqlite_store, made.public_id, **places))
+        monkeypatch.setattr(time, "time", lambda: now() + late_s)
         until_renewed(sqlite_store, made)
         with pytest.raises(Conflict, match="is being deleted"):
             act(sqlite_store, "continue", made.public_id)
+        assert len(removed) == 1
 
     again: list[Future[None]] = []
     monkeypatch.setattr(Place, "remove", remove)
     with ThreadPoolExecutor(1) as pool:
         delete_experiment(sqlite_store, made.public_id, **places)
         again[0].result()
-    assert len(removed) == 1
     with pytest.raises(NotFound):
         sqlite_store.experiments.get(made.public_id)
 

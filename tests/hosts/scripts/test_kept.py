@@ -155,6 +155,14 @@ def test_a_host_that_cannot_be_reached_for_a_moment_is_closed_before_it_is_kille
     assert not kept._rests(broken)
     kept._end(broken)
     assert done == ["closed", "killed"]
+    # Ray would end the script a minute later, so it is shut down, once no other thread uses it.
+    monkeypatch.setattr(kept, "disconnect", lambda: done.append("disconnected"))
+    broken.users, users = 2, kept._users
+    monkeypatch.setattr(kept, "_users", users + 2)
+    kept._give_back(broken, keep=True)
+    assert "disconnected" not in done
+    kept._give_back(broken, keep=True)
+    assert (done, kept._private, kept._users) == (["closed", "killed", "disconnected"], None, users)
 
 
 @pytest.mark.usefixtures("_ray")

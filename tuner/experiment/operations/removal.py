@@ -269,7 +269,7 @@ def _renewed(store: Store, experiment: int) -> Iterator[None]:
 
 def _is_being_deleted(record: ExperimentRecord) -> bool:
     """Return whether a deletion holds the experiment and has deleted no row yet. It may have been interrupted."""
-    return record.driver_owner == DELETION and record.lease_until != math.inf
+    return record.driver_owner == DELETION and record.lease_until not in (None, math.inf)
 
 
 def _is_driven(record: ExperimentRecord) -> bool:

@@ -154,6 +154,8 @@ def _give_back(kept: _Kept, keep: bool) -> None:
             if kept is _kept:
                 _kept = None
             _end(kept)
+        if _is_lost(kept):
+            _end_ray()  # or else Ray would end this process, which may have more to do than searches
 
 
 def _is_whole() -> bool:

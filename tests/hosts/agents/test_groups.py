@@ -171,14 +171,14 @@ async def test_iterations_go_on_where_the_last_segment_ended(agents: AgentGroups
 
 
 async def test_a_driver_that_ends_keeps_no_agent_waiting(agents: AgentGroups, tmp_path: Path) -> None:
-    waiting = asyncio.create_task(agents.answer("ask", "other", ASK))
+    waiting = asyncio.create_task(agents.answer("ask", "other", {**ASK, "wait_s": 3600.0}))
     running, got = await lent(agents, launch_of(tmp_path), Inbox())
     await asyncio.wait_for(agents.close(), 20)
-    assert await asyncio.wait_for(waiting, 1) == {"assignment": None}
+    assert await asyncio.wait_for(waiting, 20) == {"assignment": None}
     assert (await running).kind == "failed"
     with pytest.raises(Gone, match="the driver is shutting down"):
         await asked(agents, "heartbeat", lease=got["lease"])
-    late = await asyncio.wait_for(agents.run(launch_of(tmp_path, segment_id="late"), inbox=Inbox()), 1)
+    late = await asyncio.wait_for(agents.run(launch_of(tmp_path, segment_id="late"), inbox=Inbox()), 20)
     assert late.kind == "left", "nobody would end it"
 
 
