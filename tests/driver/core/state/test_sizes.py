@@ -37,6 +37,7 @@ def started(made: Bench, count: int = 4) -> Bench:
 def test_trials_start_with_the_smallest_number_if_others_follow() -> None:
     made = bench(num_samples=9)
     assert sizes(made) == [1, 1, 1, 1]
+    assert not any("because no trial waits" in trial.reason for trial in made.core.trials)
 
 
 def test_trials_start_with_their_share_if_fewer_are_left_than_the_cluster_holds() -> None:
