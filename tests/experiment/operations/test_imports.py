@@ -12,6 +12,7 @@ from tuner.experiment.operations import imports
 from tuner.experiment.operations.imports import ImportedTrial
 from tuner.space import Space, choice, uniform
 from tuner.store import Store
+from tuner.store.records import IMPORTED
 
 
 @pytest.mark.parametrize(("value", "refused"), [(1, False), (math.inf, True)])
@@ -48,7 +49,7 @@ def test_an_import_replaces_what_an_interrupted_one_from_the_same_place_has_left
     sqlite_store: Store, origin: str
 ) -> None:
     why = f"the import from {origin} is not complete"
-    left = sqlite_store.experiments.create(a_spec("same"), source=imports.IMPORTED, incomplete=why, now=T0)
+    left = sqlite_store.experiments.create(a_spec("same"), source=IMPORTED, incomplete=why, now=T0)
     trial = ImportedTrial(
         params={"x": 0.5},
         began=T0,
