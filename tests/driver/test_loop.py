@@ -308,6 +308,9 @@ async def test_a_warning_of_a_group_is_a_note_about_its_trial_and_shown_once() -
     assert {note.trial for note in notes} == {0, 1, 2}
     assert [note.reason for note in notes] == [f"trial {note.trial}: {memory.warning}" for note in notes]
     assert [note.warning for note in notes] == [True, False, False], "every trial runs the same function"
+    done = {seq for batch in memory.batches for seq in batch.carried_out}
+    told = {seq for batch in memory.batches for seq, entry in batch.log if isinstance(entry, Note)}
+    assert told <= done, "nothing is left to do for a note"
 
 
 class Endless(Memory):

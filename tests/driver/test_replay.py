@@ -79,6 +79,7 @@ def test_a_replay_under_the_same_scheduler_repeats_what_happened(scheduler: str)
     found = again(happened, scheduler)
     assert all(c.replayed is not None and c.replayed.value == c.recorded.value for c in found.trials)
     assert replayed_ends(found) == ends(happened)
+    assert {each.number: each.recorded.state for each in found.trials} == {t.number: t.state for t in happened.trials}
     assert found.saved == 0
     assert found.censored == 0
     assert "the same amount of training and found the same best trial" in found.summary
@@ -196,6 +197,8 @@ def test_without_checkpoints_a_resumed_trial_trains_again_and_that_is_counted() 
     distinct = sum(c.replayed.iterations for c in found.trials if c.replayed is not None)
     assert found.replayed.reports > distinct
     assert any(f"and repeated {found.replayed.reports - distinct} reports" in note for note in found.notes)
+    never_paused = again(searched("fifo", without_checkpoints), "asha")
+    assert not any("had to start over" in note for note in never_paused.notes)
 
 
 @pytest.mark.parametrize(("scheduler", "searcher"), [("asha", "tpe"), ("fifo", "random")])

@@ -390,6 +390,9 @@ class TestViews:
         assert [d.seq for d in store.log.decisions(made.id, text="ALL d").items] == [8]
         assert [d.seq for d in store.log.decisions(made.id, kinds=["stop"], text="rest").items] == []
         assert [d.seq for d in store.log.decisions(made.id, text="%").items] == []
+        store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLED), T0)
+        ended = {d.seq: d.state for d in store.log.decisions(made.id).items}
+        assert ended == {8: "superseded", 7: "superseded", 6: "done", 4: "superseded", 2: "superseded"}
 
     def test_the_log_newest_first_with_decisions_among_events(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)

@@ -176,6 +176,8 @@ async def test_enqueue_fork_and_retry_ask_the_driver_and_wake_an_ended_experimen
     assert asked[0][1] == {
         "points": [{"params": {"lr": 0.01}, "space_revision": 0}, {"params": {}, "space_revision": 0}]
     }
+    reasons = [one.reason for one in sqlite_store.commands.pending([made.id])]
+    assert reasons[2] == "forked by a user from trial 0 at iteration 1 with lr=0.05"
     [point] = asked[2][1]["points"]
     assert len(point.pop("key")) == 32
     assert point == {"params": {"lr": 0.05}, "checkpoint": "ckpt_0", "parent": 0, "space_revision": 0}

@@ -46,13 +46,14 @@ def test_a_scheduler_resumes_only_what_it_has_paused_and_changes_no_number_of_ra
     bench.command("pause", 1)  # by a user
     bench.ended(1)
     resumes = [d.Resume(trial=number, reason="it is its turn") for number in (0, 1)]
-    decisions: list[d.Decision] = [*resumes, d.Resize(trial=0, workers=2, reason="more")]
+    ended = d.Stop(trial=2, reason="it has ended already")
+    decisions: list[d.Decision] = [*resumes, ended, d.Resize(trial=0, workers=2, reason="more")]
     monkeypatch.setattr(bench.core.scheduler, "decide", lambda fact, trials: decisions)
     choices = [resumes[1]]
     monkeypatch.setattr(bench.core.scheduler, "choose", lambda trials, may_start: choices.pop() if choices else None)
     before = len(bench.log)
     bench.ended(2, "returned")
-    assert not [entry for _, entry in bench.log[before:] if isinstance(entry, d.Resume | d.Resize)]
+    assert not [entry for _, entry in bench.log[before:] if isinstance(entry, d.Resume | d.Stop | d.Resize)]
     assert bench.states == ["running", "paused", "completed"]
 
 

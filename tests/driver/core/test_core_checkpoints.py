@@ -52,6 +52,10 @@ def test_a_pin_does_not_undo_the_deletion_of_what_went_with_the_disk_of_a_node()
     assert bench.core.trials[0].segments[-1].source is None
     assert not bench.core.experiment.checkpoints.exists("ckp_0_1_1")
     assert bench.core.trials[0].checkpoint is None
+    after = bench.successor()
+    out = after.feed(e.DriverStarted(time=after.tick(), epoch=2))
+    gone = {action.info.id for action in out.actions if isinstance(action, DeleteCheckpoint) and action.lost}
+    assert gone == {"ckp_0_1_1", "ckp_0_1_2"}, "nor does the pin keep what is left of it"
 
 
 def test_one_checkpoint_that_is_gone_from_its_node_leaves_the_others() -> None:

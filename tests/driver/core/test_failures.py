@@ -13,9 +13,11 @@ from tests.driver.bench import Bench, again, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
 from tuner.domain.events import Failure
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Population
 from tuner.driver.assemble import Parts, assemble
+from tuner.driver.core.rules.reports import unusable
 from tuner.driver.core.state.limits import GIVE_UP_AFTER
 from tuner.schedulers import FIFOScheduler
 from tuner.schedulers.base import Fact
@@ -368,3 +370,14 @@ def test_a_report_without_the_time_attribute_fails_its_trial_in_words() -> None:
     bench.reported(0, tokens=1.0)
     bench.reported(0)
     assert "the time attribute 'tokens' is not among the reported metrics: 'loss'" in bench.core.trials[0].reason
+
+
+def test_the_time_attribute_may_come_with_the_last_of_several_objectives() -> None:
+    bench = Bench(time_attr="tokens", max_t=9, objectives=(Objective("loss", "min"), Objective("speed", "max")))
+    bench.started(0)
+    state, trial = bench.core.experiment, bench.core.trials[0]
+    assert unusable(state, trial, {"loss": 1.0}, last=False) is None
+    bench.reported(0)
+    assert bench.states[0] == "running"
+    both = {"loss": 1.0, "speed": 2.0}
+    assert "the time attribute 'tokens' is not among" in (unusable(state, trial, both, last=False) or "")

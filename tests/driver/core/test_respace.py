@@ -15,6 +15,7 @@ from tuner.domain.states import ExperimentState, TrialState
 from tuner.driver.assemble import assemble
 from tuner.driver.core import Effects
 from tuner.driver.core.actions import Ask, suggested
+from tuner.driver.recording import recording
 from tuner.space import Space
 
 WIDE = {"x": tuner.uniform(0, 1), "y": tuner.choice(["a", "b"])}
@@ -111,6 +112,10 @@ def test_trials_are_proposed_in_the_new_space_and_those_that_run_go_on(search: d
         segment.space_revision == trial.space_revision for trial in bench.core.trials for segment in trial.segments
     )
     check_folds(bench, range(1, len(bench.log), 5))
+    recorded = recording(bench.log).trials
+    assert {trial.number: trial.space_revision for trial in bench.core.trials} == {
+        number: trial.space_revision for number, trial in recorded.items()
+    }
 
 
 def test_the_note_says_how_many_trials_lie_in_the_new_space() -> None:

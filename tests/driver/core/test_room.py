@@ -93,7 +93,10 @@ def test_a_trial_that_saves_at_every_report_needs_no_checkpoint_yet() -> None:
     bench = running()
     bench.reported(1, offer=3)
     assert not bench.core.may_yield(SegmentRef(1, 1)), "it has offered none so far"
-    bench.reported(1, offer=4)
+    bench.reported(1, offer=5)
+    assert not bench.core.may_yield(SegmentRef(1, 1)), "it offers none at its next report"
+    bench.reported(1, offer=5)
+    bench.reported(1, offer=6)
     assert bench.core.may_yield(SegmentRef(1, 1))
     assert wanted(bench, 1) == [1]
     bench.reported(1, checkpoint=True)

@@ -143,6 +143,11 @@ def test_a_creation_and_the_deletion_exclude_each_other(
     assert package_of(service.create()) == package_of(made[0])
 
 
+def test_the_same_package_in_another_bucket_of_the_same_name_is_stored_there(sqlite_store: Store) -> None:
+    kept = [Packages(sqlite_store)._named(f"s3://b/packages/1.zip{query}") for query in ("?endpoint=a", "?endpoint=b")]
+    assert [uri.partition("?")[2] for uri in kept] == ["endpoint=a", "endpoint=b"]
+
+
 def test_the_database_of_somebody_else_may_have_the_same_package(service: Service, tmp_path: Path) -> None:
     """Two services share a storage. Neither deletes what the other one, or a script, has stored there."""
     with Store.open(f"sqlite:///{tmp_path / 'other.db'}") as store:

@@ -32,6 +32,14 @@ def a_configuration(store: Store, record: ExperimentRecord) -> None:
     enqueue(store, record.public_id, [{"lr": 0.01}])
 
 
+def test_an_experiment_that_is_being_cancelled_is_given_no_more_samples(sqlite_store: Store) -> None:
+    made, epoch, _ = begin(sqlite_store)
+    sqlite_store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.CANCELLING), T0 + 8)
+    with pytest.raises(Conflict, match="is cancelling and cannot be continued"):
+        more_samples(sqlite_store, made)
+    assert sqlite_store.commands.pending([made.id]) == []
+
+
 @pytest.mark.parametrize("ask", [a_configuration, retry, more_samples])
 @pytest.mark.parametrize("ended_first", [False, True])
 def test_what_is_asked_for_at_the_very_end_is_done_by_the_next_driver(

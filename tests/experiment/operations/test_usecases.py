@@ -158,6 +158,7 @@ def test_the_error_for_a_trial_that_is_not_there_names_the_experiment_and_its_tr
     made, _, _ = begin(sqlite_store, 2)
     with pytest.raises(NotFound, match=rf"the experiment '{made.name}' has no trial 99; its trials are 0 to 1"):
         numbered(sqlite_store, made.public_id, 99)
+    usecases.check_number(made.name, 0, 2)
     assert numbered(sqlite_store, made.public_id, 1) == sqlite_store.trials.page(made.id).items[1].public_id
 
 

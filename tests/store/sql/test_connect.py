@@ -318,6 +318,10 @@ def test_errors_about_the_file_of_a_database_name_it(tmp_path: Path, monkeypatch
 
     path.unlink()
     path.mkdir()  # SQLite cannot open it, as if it belonged to another user
+    monkeypatch.setattr(os, "access", lambda place, mode: True)
+    with Store.open(f"sqlite:///{path}") as store, pytest.raises(StoreUnavailable, match="open database file") as error:
+        store.migrate()
+    assert "may not write" not in str(error.value)
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)
     with Store.open(f"sqlite:///{path}") as store, pytest.raises(StoreUnavailable) as error:
         store.migrate()

@@ -284,7 +284,7 @@ class Webhooks:
             SpecError: `objective.reached` has no threshold.
         """
         listed = None if events is None else dumps(list(dict.fromkeys(events)))
-        given = {"url": url or None, "events": listed, "format": format, "threshold": threshold}
+        given = {"url": url, "events": listed, "format": format, "threshold": threshold}
         changed = {name: value for name, value in given.items() if value is not None}
         old = self.get(public_id)
         if not changed:

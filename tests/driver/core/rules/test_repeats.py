@@ -103,6 +103,18 @@ def test_they_end_with_a_fifth_of_the_training_and_say_what_they_have_shown() ->
     assert note.endswith("no more are made: they would take more than a fifth of the training before them")
 
 
+def test_they_end_when_another_one_would_not_change_the_choice() -> None:
+    """They would go on until they have taken a fifth of the training."""
+    losses = [0.1, *(1.0 + number / 100 for number in range(40))]
+    bench = searched(losses)
+    for loss in (0.11, 1.01):
+        number = len(bench.core.trials) - 1
+        run(bench, number, loss)
+    assert repeats(bench) == [(41, 0), (42, 1)]
+    assert bench.core.state is ExperimentState.COMPLETED
+    assert "no more are made: another one is expected to improve the choice by only " in reasons(bench)[-1]
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_number_limits_them_and_none_are_made_by_default(slots: int) -> None:
     bench = searched(MANY, slots, limits={"repeats": 2})

@@ -129,6 +129,17 @@ def test_a_trial_goes_back_behind_an_exploit_only_if_nothing_newer_is_left() -> 
     assert source(bench, 0) is None
 
 
+def test_a_pause_while_a_trial_is_about_to_copy_another_one_pauses_the_copy() -> None:
+    """The request had been forgotten, because the ranks were ending already."""
+    bench = exploited(leaves=False)
+    bench.command("pause", 0)
+    bench.ended(0, "left")
+    bench.started(0)
+    bench.reported(0, loss=0.05)
+    assert (bench.verdict(0), bench.states[0]) == ("pause", "paused")
+    assert bench.core.trials[0].held
+
+
 def test_a_resume_remains_one_if_it_undoes_an_exploit() -> None:
     bench = exploited()
     bench.command("pause", 0)

@@ -17,6 +17,7 @@ from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, SegmentState
 from tuner.domain.trial import Trial
 from tuner.driver.virtual import Simulation
+from tuner.schedulers.base import Fact, TrialReported
 from tuner.search import TPESearch
 
 CONSTRAINED = {"search": {"type": "tpe", "constraints": {"size": {"max": 0.25}}}}
@@ -104,9 +105,11 @@ def test_each_objective_has_its_own_best_trial(scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", ["all", "last"])
-def test_objectives_may_be_reported_apart(scope: str) -> None:
+def test_objectives_may_be_reported_apart(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second objective was compared only in reports that had the first one, too."""
     bench = Bench(scope=scope, objectives=(Objective("loss", "min"), Objective("speed", "max")))
+    told: list[Fact] = []
+    monkeypatch.setattr(bench.core.scheduler, "record", lambda fact, trials: told.append(fact))
     bench.started(0)
     reports = ({"loss": 0.5}, {"speed": 10.0}, {"loss": 0.4}, {"speed": 99.0}, {"loss": math.nan, "speed": 100.0})
     for count, metrics in enumerate(reports, 1):
@@ -119,6 +122,7 @@ def test_objectives_may_be_reported_apart(scope: str) -> None:
     values = {each["metric"]: each["value"] for each in best["objectives"]}
     assert values["speed"] == 100.0
     assert scope == "last" or values["loss"] == 0.4
+    assert not any(isinstance(fact, TrialReported) for fact in told), "a scheduler compares reports with all objectives"
 
 
 @pytest.mark.parametrize("bound", [None, 0.5])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.driver.bench import Bench, interrupts, launches
 from tuner.domain import decisions as d
 from tuner.domain import events as e
@@ -37,6 +39,7 @@ def started(made: Bench, count: int = 4) -> Bench:
 def test_trials_start_with_the_smallest_number_if_others_follow() -> None:
     made = bench(num_samples=9)
     assert sizes(made) == [1, 1, 1, 1]
+    assert not any("because no trial waits" in trial.reason for trial in made.core.trials)
 
 
 def test_trials_start_with_their_share_if_fewer_are_left_than_the_cluster_holds() -> None:
@@ -272,6 +275,25 @@ def test_a_grown_trial_whose_group_does_not_fit_starts_with_fewer() -> None:
     assert list(interrupts(out)) == [0]
     assert launches(made.ended(0)) == [(0, 2)]
     assert sizes(made) == [3]
+
+
+@pytest.mark.parametrize("first", ["pause", "resize"])
+def test_a_trial_that_a_user_pauses_is_paused_although_it_is_resized(first: str) -> None:
+    """It had gone on with its new number of ranks."""
+    made = bench(num_samples=1)
+    made.feed(e.Waiting(time=made.tick(), trial=0, segment=1, reason="waits for 4 workers"))
+    if first == "pause":
+        made.command("pause", 0)
+    made.feed(e.WorkersChanged(time=made.tick(), workers=3))
+    assert len(resizes(made)) == 1
+    if first == "resize":
+        made.command("pause", 0)
+    for one in (made.successor(), made):
+        assert one.core.trials[0].segments[-1].commanded == "pause"
+    assert launches(made.ended(0)) == [(0, 2)]
+    made.started(0)
+    made.reported(0)
+    assert (made.verdict(0), made.states) == ("pause", ["paused"])
 
 
 def test_a_trial_that_reports_at_max_t_while_its_segment_ends_for_a_resize_is_complete() -> None:

@@ -88,6 +88,10 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     made.draining = {}
     await pool.leaving()
     pool.release(second, reusable=True)
+    made.draining = {"a": None}
+    await pool.leaving()
+    await pool.settle()
+    assert made.ended == [], "an idle group on another node is kept"
     made.draining = {"a": time.time() + 100.5, "b": None}
     assert await pool.leaving() == {"one": "because its node host-a (10.0.0.1) is about to be taken away, in 100 s"}
     await pool.settle()
@@ -108,6 +112,21 @@ async def test_its_segments_are_named_and_its_groups_are_not_kept(tmp_path: Path
     made.draining = {}
     await pool.leaving()
     assert (await asyncio.wait_for(waiting, 10)).nodes() == ("a",)
+    await pool.close()
+
+
+async def test_a_group_that_a_cancelled_segment_has_got_goes_to_the_next_one(tmp_path: Path) -> None:
+    pool = Pool(None, idle_timeout_s=60.0, builder=Builder)
+    group, other = [await _acquired(pool, tmp_path, segment) for segment in ("one", "two")]
+    cancelled = asyncio.ensure_future(_acquired(pool, tmp_path, "three"))
+    while not pool.waiting():
+        await asyncio.sleep(0)
+    pool.release(group, reusable=True)
+    assert not pool.waiting(), "it has got the group, and does not know it yet"
+    cancelled.cancel()
+    assert await asyncio.wait_for(_acquired(pool, tmp_path, "four"), 10) is group
+    for each in (group, other):
+        pool.release(each, reusable=False)
     await pool.close()
 
 

@@ -190,7 +190,7 @@ class CheckpointLedger:
             return None
         newest = max(mine, key=age)
         present = trial.checkpoints.get(trial.checkpoint.id) if trial.checkpoint is not None else None
-        if present is not None and present.segment >= trial.line_begins and age(present) > age(newest):
+        if present is not None and age(present) > age(newest):
             return None
         return newest.info
 

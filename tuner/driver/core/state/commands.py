@@ -161,8 +161,12 @@ def pause_all(state: State) -> None:
 
 
 def want_pause(state: State, trial: Trial) -> None:
-    """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then."""
+    """Record that a user wants to pause the trial, and make the ranks wait soon, since it can be paused only then.
+
+    If its segment is leaving already, the trial is paused in the next one, if that is planned.
+    """
     segment = trial.segments[-1]
-    if not segment.leaving:
+    if not segment.leaving or trial.next is not None:
         segment.commanded = "pause"
+    if not segment.leaving:
         state.act(Interrupt(trial.ref, "pause"))

@@ -75,20 +75,19 @@ class Sizes:
 
     def expected(self) -> int:
         """Return how many ranks the experiment will hold once the segments that are leaving have ended."""
-        planned = self._segments.planned
         stay = (
             workers
             for number, workers in self._segments.holding.items()
-            if number not in planned and not self._trials[number].segments[-1].leaving
+            if not self._trials[number].segments[-1].leaving
         )
-        return sum(stay) + sum(map(self._plan, planned))
+        return sum(stay) + sum(map(self._plan, self._segments.planned))
 
     def target(self, trial: Trial, room: int, more: int = 0) -> int:
-        """Return how many ranks a trial should have.
+        """Return how many ranks a trial that runs should have.
 
         room: how many ranks the trials share. more: how many more trials will soon start, besides the trials that run or wait.
         """
-        sharing = self._sharing(trial)
+        sharing = self._sharing()
         count = len(sharing) + more
         better = sum(self._rank(other) > self._rank(trial) for other in sharing)
         if self._top:
@@ -103,7 +102,7 @@ class Sizes:
 
     def count(self) -> int:
         """Return how many trials run or wait."""
-        return len(self._sharing(None))
+        return len(self._sharing())
 
     def left_s(self, trial: Trial, max_t: float | None, start_t: float) -> float:
         """Return how many seconds of training the trial has left with its current number of ranks.
@@ -136,13 +135,11 @@ class Sizes:
         """Return the fraction of a trial's remaining time that a change of its number of ranks would save."""
         return float(1.0 - (workers / new) ** self.exponent)
 
-    def _sharing(self, trial: Trial | None) -> list[Trial]:
-        """Return the trials that run or wait, and `trial`."""
+    def _sharing(self) -> list[Trial]:
+        """Return the trials that run or wait."""
         holding, planned = self._segments.holding, self._segments.planned
         numbers = {number: None for number in holding if not self._trials[number].segments[-1].leaving}
         numbers |= planned
-        if trial is not None:
-            numbers[trial.number] = None
         return [self._trials[number] for number in numbers]
 
     def _rank(self, trial: Trial) -> tuple[float, int]:

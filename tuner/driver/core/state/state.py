@@ -637,7 +637,8 @@ class State:
                 trial = self.touch(action.segment.trial)
                 self.act(action)
                 asked = any(before.commanded == "pause" for before in trial.segments[-2:-1])
-                if asked and trial.segments[-1].cause in ("exploit", "retry"):  # it had ended before it could be paused
+                # Its segment had ended before it could be paused.
+                if asked and trial.segments[-1].cause in ("exploit", "retry", "resize"):
                     commands.want_pause(self, trial)
             for number in self.segments.awaiting:
                 self._say_what_it_awaits(self.trials[number])
