@@ -84,6 +84,8 @@ class Drivers:
             if epoch is None:
                 query = "SELECT public_id, state, driver_owner FROM experiment WHERE id = ?"
                 self._refuse(experiment_id, cursor.rows(query, (experiment_id,)))
+            # In a database that was restored from a backup, id and epoch may be those of an experiment that has been deleted.
+            self._writers.pop(experiment_id, None)
         return int(epoch)
 
     def _refuse(self, experiment_id: int, rows: list[tuple[str, str, str]]) -> None:
