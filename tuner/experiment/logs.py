@@ -17,7 +17,7 @@ from tuner.store import LogQuery, RankLog, Store
 from tuner.store.output.log_text import Piece, text_of
 
 POLL_S = 0.5
-CUT = "\n(the service was shut down, so the log ends here, although the rank may print more)\n"
+CUT = "\n(the service was shut down, so the log ends here, although it may be longer)\n"
 _FILE_BYTES = 64 << 20  # at most this many bytes at the end of a log file are read
 
 
