@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_a_command_of_this_machine_refuses_an_address_and_does_nothing(
     assert not (tmp_path / "file.csv").exists()
 
 
+@pytest.fixture
+def _sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which `serve-model` sets for the rest of its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("_sigterm")
 @pytest.mark.parametrize("path", of(OnService), ids=" ".join)
 def test_a_command_of_the_service_does_not_use_this_home_instead(
     path: tuple[str, ...], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

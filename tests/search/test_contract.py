@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.search.driving import CONDITIONAL, FLAT, TWO, Drive, make, task
 from tuner.domain.experiment import Objective
 from tuner.search import Searcher, from_argument
-from tuner.search.optuna_samplers.study import quiet
+from tuner.search.optuna_samplers.silence import quiet
 from tuner.space import Space
 
 Given = dict[str, Any] | Searcher

@@ -26,7 +26,7 @@ from tuner.domain.trial import Population, Segment, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, GPSearch, TPESearch, from_json
 from tuner.search.base import SearcherContext, Suggestion
-from tuner.search.optuna_samplers.study import quiet
+from tuner.search.optuna_samplers.silence import quiet
 from tuner.space import Space
 
 Asked = Callable[[str, BaseDistribution], Any]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import random
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from tuner.domain.trial import Population, ScoredReport, Trial
 from tuner.errors import SpecError
 from tuner.search import DefineByRunSearch, OptunaSearch, RandomSearch, TPESearch, from_argument, from_json, known_space
 from tuner.search.base import SearcherContext
+from tuner.search.optuna_samplers.silence import quiet
 from tuner.space import Space, choice, grid_search, loguniform, quniform, randint, sample_from, uniform
 
 
@@ -495,14 +499,48 @@ def test_samplers_with_values_take_those_of_the_space() -> None:
         make(from_argument(optuna.samplers.GridSampler(grid | {"x": [11.0]})), of)
 
 
-def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Return what Optuna's own handler writes. It keeps the stream that was standard error when Optuna was imported."""
+    (own,) = (h for h in logging.getLogger("optuna").handlers if type(h) is logging.StreamHandler)
+    monkeypatch.setattr(own, "stream", io.StringIO())
+    stream: io.StringIO = own.stream
+    return stream
+
+
+def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str], messages: io.StringIO) -> None:
     level = optuna.logging.get_verbosity()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Drive(task(CONDITIONAL)).run(make({"type": "tpe"}, task(CONDITIONAL)), 15)
         Drive(task(CONDITIONAL)).run(make({"type": "cmaes", "lr_adapt": True}, task(CONDITIONAL)), 15)
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err + messages.getvalue() == ""
     assert optuna.logging.get_verbosity() == level
+
+
+def test_only_the_thread_that_asks_optuna_is_quiet(messages: io.StringIO) -> None:
+    asks, may_end = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with quiet(), quiet():
+            asks.set()
+            warnings.warn("of the thread", stacklevel=1)
+            assert may_end.wait(60)
+            optuna.create_study(study_name="of the thread")
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert asks.wait(60)
+        with warnings.catch_warnings():  # it outlives the block of the thread
+            warnings.warn("of the user", stacklevel=1)
+            optuna.create_study(study_name="of the user")
+            may_end.set()
+            asking.join()
+        warnings.warn("of the user, later", stacklevel=1)
+    assert [str(each.message) for each in heard] == ["of the user", "of the user, later"]
+    assert re.findall("name: (.*)", messages.getvalue()) == ["of the user"]
 
 
 # -- errors --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from optuna.trial import FrozenTrial
 
 from tuner.domain.experiment import Mode
 from tuner.domain.states import TrialState
-from tuner.search.optuna_samplers.study import DISTRIBUTIONS, contains, direction, distribution, quiet, to_optuna
+from tuner.search.optuna_samplers.silence import quiet
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, contains, direction, distribution, to_optuna
 from tuner.space import Space
 
 MIN_RECORDS = 10

@@ -28,7 +28,8 @@ from tuner.search import warm_start as warm_start_option
 from tuner.search.base import Searcher, SearcherContext, Suggestion
 from tuner.search.constraints import Constraint
 from tuner.search.optuna_samplers.optuna_search import OptunaSearch
-from tuner.search.optuna_samplers.study import DISTRIBUTIONS, Mirror, contains, quiet
+from tuner.search.optuna_samplers.silence import quiet
+from tuner.search.optuna_samplers.study import DISTRIBUTIONS, Mirror, contains
 from tuner.space import Space
 from tuner.space.values import is_number
 from tuner.space.words import show

@@ -14,7 +14,8 @@ from tuner.search import constraints as constraint_option
 from tuner.search import warm_start as warm_start_option
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.constraints import Constraint
-from tuner.search.optuna_samplers.study import Mirror, quiet
+from tuner.search.optuna_samplers.silence import quiet
+from tuner.search.optuna_samplers.study import Mirror
 from tuner.search.proposer import Proposer
 from tuner.search.warm_start import Record
 

@@ -18,7 +18,8 @@ from tuner.names import did_you_mean
 from tuner.options import build
 from tuner.search.base import SearcherContext
 from tuner.search.optuna_samplers.model_based import ModelBased
-from tuner.search.optuna_samplers.study import by_index, quiet, to_optuna
+from tuner.search.optuna_samplers.silence import quiet
+from tuner.search.optuna_samplers.study import by_index, to_optuna
 from tuner.space import Space
 from tuner.space.points import describe
 from tuner.space.words import show

@@ -9,10 +9,8 @@ no value.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +28,7 @@ from tuner.domain.states import TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.search.base import SearcherContext
 from tuner.search.constraints import Constraint
+from tuner.search.optuna_samplers.silence import quiet
 from tuner.search.proposer import Cache
 from tuner.search.warm_start import Record
 from tuner.space import Parameter, Space
@@ -38,19 +37,6 @@ _SAME_TIME = datetime(2000, 1, 1)  # the time of every trial: no sampler reads t
 _UNIT = FloatDistribution(0.0, 1.0)
 DISTRIBUTIONS = "distributions"
 """With define-by-run, the key in a trial's state of the distributions for which its code has asked, by name, as JSON."""
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress Optuna's progress messages and its warnings about experimental features."""
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)
 
 
 def direction(mode: Mode) -> StudyDirection:
