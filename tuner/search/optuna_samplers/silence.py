@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 class _Thread(threading.local):
     blocks = 0
-    """How many `quiet` blocks this thread is in."""
+    """The number of `quiet` blocks that this thread is in."""
 
 
 _thread = _Thread()
