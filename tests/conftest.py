@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ import pytest
 
 import tuner
 from tests import invariants
+from tests.seeds import planting
+from tuner.hosts.ray.fork_server import ForkServer
 from tuner.hosts.ray.ray_start import without_helpers
 from tuner.store import Store
 from tuner.trials.messages.forks import ON_USE
@@ -208,6 +210,7 @@ class _Ray:
         """Start every Ray of this process as tuner starts its own, from now on."""
         if not self.lean:
             self.patches.enter_context(without_helpers())
+            self.patches.enter_context(planting())
             self.lean = True
 
     def end(self) -> None:
@@ -257,11 +260,20 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
     from tuner.hosts.scripts import prestart
 
     _kept.use("private_ray")
-    start_forks = prestart.start_forks
+    start_forks, take_forks = prestart.start_forks, prestart.take_forks
+
+    def start(torch: bool = True, used: Iterable[str] = ()) -> None:
+        start_forks(True, ON_USE)
+
+    def take() -> ForkServer:
+        start()
+        return take_forks()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(_scripts)
         # Later searches need PyTorch and optimizers, whatever the first one needs. Without this, their ranks would import both.
-        patch.setattr(prestart, "start_forks", lambda torch, used: start_forks(True, ON_USE))
+        patch.setattr(prestart, "start_forks", start)
+        patch.setattr(prestart, "take_forks", take)
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         yield _scripts
 

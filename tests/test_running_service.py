@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def test_a_project_runs_no_more_at_once_than_its_quota(service: Service) -> None
     while not all(service.get(f"/experiments/{name}")["ended_at"] for name in both):
         held = [group for group in service.get("/cluster")["groups"] if group["experiment_id"] in both]
         most = max(most, len(held))
+        time.sleep(0.1)
     assert most == 2
     ended = {name: service.ended(name) for name in (*both, free)}
     assert {one["state"] for one in ended.values()} == {"completed"}

@@ -239,8 +239,13 @@ def test_what_goes_wrong_in_a_process_of_its_own_is_told(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_two_ranks_find_each_other() -> None:
+def test_two_ranks_find_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Linux, they are forked. Each rank imported PyTorch by itself, in an interpreter of its own."""
+    started = tmp_path / "started"
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(started)!r}, 'a').write('an interpreter\\n')")
+    monkeypatch.syspath_prepend(tmp_path)
     assert only(doctor.check_ddp()).level == "ok"
+    assert sys.platform != "linux" or started.read_text() == "an interpreter\n"
 
 
 @pytest.mark.ray

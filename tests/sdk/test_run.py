@@ -39,7 +39,7 @@ def until(what: str, happened: Callable[[], Any], seconds: float = DEADLINE_S) -
         with contextlib.suppress(Exception):
             if found := happened():
                 return found
-        time.sleep(0.1)
+        time.sleep(0.25)  # most conditions open the database, or look at every process of the machine
     raise AssertionError(f"not within {seconds:g} s: {what}")
 
 

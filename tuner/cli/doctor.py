@@ -369,7 +369,8 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(rank, (port,), nprocs=2)
+    # A forked rank need not import torch again. On other systems, libraries do not expect a fork.
+    mp.start_processes(rank, (port,), nprocs=2, start_method="fork" if sys.platform == "linux" else "spawn")
     print("ok")
 """
 

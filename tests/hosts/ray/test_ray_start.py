@@ -16,6 +16,7 @@ import pytest
 
 from tests.services import until
 from tuner.hosts.ray import fork_client, late_agent, no_dashboard_agent, ray_start
+from tuner.hosts.ray.fork_server import FORKS
 from tuner.sdk.live.interrupts import Interrupts
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
@@ -144,3 +145,11 @@ def test_a_ray_of_our_own_starts_no_helper(local_ray: None) -> None:
         return os.environ["COLOUR"]
 
     assert ray.get(colour.remote()) == "red", "the agent for runtime environments is there"
+
+    @ray.remote(num_cpus=0)
+    def parent() -> int:
+        return os.getppid()
+
+    if FORKS:  # otherwise each Ray of the tests would spend seconds on imports again
+        seeded = "tests.seeds" in " ".join(psutil.Process(ray.get(parent.remote())).cmdline())
+        assert seeded, "the server that forks the workers is itself a fork"

@@ -164,7 +164,9 @@ def test_a_token_is_used_for_a_cluster_and_the_environment_is_left_alone(
 
 OPEN = """
 import ray
-context = ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+from tuner.hosts.ray.ray_start import without_helpers
+with without_helpers():
+    context = ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
 address = context.address_info["gcs_address"]
 
 import os, subprocess, sys

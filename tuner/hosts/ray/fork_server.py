@@ -93,16 +93,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair()
         options = {"torch": torch, "later": later, "ignored": sorted(ignored), "used": list(used)}
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(options)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                # Variables that C libraries have set are not in os.environ. The raylet's environment lacks them too.
-                env=dict(os.environ),
-                process_group=0,  # so that Ctrl-C at a terminal does not reach it
-            )
+            self._process = start(theirs.fileno(), json.dumps(options))
 
     @property
     def pid(self) -> int:
@@ -130,6 +121,20 @@ class ForkServer:
     def _tell(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # the server has exited
             send(self._control, message, files)
+
+
+def start(file: int, options: str) -> subprocess.Popen[bytes]:
+    """Start the process of a server. file: its end of the connection. options: those of `ForkServer`, as JSON."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, str(file), options],
+        pass_fds=[file],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Variables that C libraries have set are not in os.environ. The raylet's environment lacks them too.
+        env=dict(os.environ),
+        process_group=0,  # so that Ctrl-C at a terminal does not reach it
+    )
 
 
 # -- the server ------------------------------------------------------------------------------------------------------------
