@@ -298,9 +298,11 @@ def test_a_searcher_that_waits_for_results_does_not_end_the_search() -> None:
     options = {"metric": "score", "mode": "max", "scheduler": "fifo", "max_t": 4, "max_concurrent_trials": 4}
     found = tuner.simulate(steps, {"x": uniform(0, 0.9)}, search_alg=Waiting(3), num_samples=12, **options)
     assert [trial.state for trial in found.trials] == ["completed"] * 12
+    assert found.decisions[-1].reason == "all 12 trials ended"
     assert max(len(trial.searcher_state.get("declines", ())) for trial in found.trials) == 1, "not asked at each report"
     found = tuner.simulate(steps, {"x": uniform(0.91, 1)}, search_alg=Waiting(3), num_samples=12, **options)
     assert [trial.state for trial in found.trials] == ["failed"] * 3, "no result follows, so the search ends"
+    assert found.decisions[-1].reason == "all 3 trials ended, and the searcher has no configurations for 9 more"
 
 
 @pytest.mark.parametrize("scheduler", ["hyperband", "asha_promotion"])

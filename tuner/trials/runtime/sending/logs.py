@@ -130,7 +130,7 @@ def _said(dropped: int) -> bytes:
 
 
 _outputs: list[_Output] = []
-"""What `keep_printing` has put in the place of stdout and stderr."""
+"""The files to which `keep_printing` has let stdout and stderr write."""
 _earlier: list[Any] = []
 """The streams that `keep_printing` has replaced. They may own their file descriptors, and would close them when collected."""
 
