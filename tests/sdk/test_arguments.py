@@ -16,6 +16,7 @@ import ray.tune.schedulers
 from ray.train.backend import BackendConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
+from ray.tune.search.bohb import TuneBOHB, bohb_search
 from ray.tune.search.optuna import OptunaSearch
 
 import tuner
@@ -252,11 +253,17 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
         (Repeater(ConcurrencyLimiter(OptunaSearch(), 3), 2), 3),
         (BasicVariantGenerator(max_concurrent=4), 4),
         (BasicVariantGenerator(), None),
+        ("bohb", 5),
         (OptunaSearch(), None),
     ],
-    ids=["limiter", "inside a repeater", "generator", "generator without one", "plain"],
+    ids=["limiter", "inside a repeater", "generator", "generator without one", "bohb", "plain"],
 )
-def test_a_searcher_may_limit_how_many_trials_run_at_once(searcher: Any, limit: int | None) -> None:
+def test_a_searcher_may_limit_how_many_trials_run_at_once(
+    searcher: Any, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if searcher == "bohb":
+        monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
+        searcher = TuneBOHB(max_concurrent=5)
     assert run(train, search_alg=searcher)["max_concurrent_trials"] == limit
     for theirs in (1, 9):
         config = ray.tune.TuneConfig(search_alg=searcher, max_concurrent_trials=theirs)

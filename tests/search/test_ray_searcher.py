@@ -7,8 +7,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+from ray.tune.search.bohb import TuneBOHB, bohb_search
 from ray.tune.search.optuna import OptunaSearch
 
 import tuner
@@ -16,7 +18,7 @@ from tests.search.driving import CONDITIONAL, TWO, Drive, make, task
 from tuner.domain.states import TrialState
 from tuner.driver.virtual import Step
 from tuner.errors import SpecError
-from tuner.search import from_argument
+from tuner.search import BOHBSearch, from_argument
 from tuner.space import (
     Space,
     choice,
@@ -236,6 +238,43 @@ def test_the_generator_of_variants_is_random_search() -> None:
         from_argument(BasicVariantGenerator(points_to_evaluate=[{"x": 1}]))
 
 
+def test_tune_bohb_is_our_bohb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked as other searchers are, and so drew at random: it only learns what HyperBandForBOHB tells it."""
+    monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
+    config = {"num_samples": 32, "top_n_percent": 20}
+    for theirs in (TuneBOHB(bohb_config=config, seed=3), ConcurrencyLimiter(TuneBOHB(bohb_config=config), 4)):
+        assert from_argument(theirs).to_json() == BOHBSearch(n_ei_candidates=32, top_n_percent=20).to_json()
+    assert from_argument(TuneBOHB()).to_json() == BOHBSearch().to_json()
+    with pytest.raises(SpecError, match="pass the points_to_evaluate to tuner.run and not to TuneBOHB"):
+        from_argument(TuneBOHB(points_to_evaluate=[{"x": 1}]))
+    with pytest.raises(SpecError, match="bandwith_factor"):
+        from_argument(TuneBOHB(bohb_config={"bandwith_factor": 2}))
+
+
+class Numpys(Recorder):
+    """Proposes scalars of numpy, strings among them, as ConfigSpace does."""
+
+    def _draw(self, space: dict[str, Any]) -> dict[str, Any]:
+        drawn = super()._draw(space)
+        return {
+            name: value if isinstance(value, dict | list | tuple) else np.array([value])[0]
+            for name, value in drawn.items()
+        }
+
+
+def test_scalars_of_numpy_become_those_of_python() -> None:
+    """A proposed `numpy.str_` was refused as outside the domain."""
+    of = task(
+        Space.from_python(
+            {"x": uniform(0, 1), "k": randint(1, 9), "c": choice(["a", "b"]), "on": choice([True, False])}
+        )
+    )
+    drive = Drive(of)
+    drive.run(make(from_argument(Numpys(3)), of), 8)
+    kinds = [{name: type(value) for name, value in found.params.items()} for found in drive.suggestions]
+    assert kinds == [{"x": float, "k": int, "c": str, "on": bool}] * 8
+
+
 def test_a_searcher_that_fails_does_not_end_the_search() -> None:
     of = task(SPACE)
     kept, rebuilt = Drive(of), Drive(of)
@@ -259,9 +298,11 @@ def test_a_searcher_that_waits_for_results_does_not_end_the_search() -> None:
     options = {"metric": "score", "mode": "max", "scheduler": "fifo", "max_t": 4, "max_concurrent_trials": 4}
     found = tuner.simulate(steps, {"x": uniform(0, 0.9)}, search_alg=Waiting(3), num_samples=12, **options)
     assert [trial.state for trial in found.trials] == ["completed"] * 12
+    assert found.decisions[-1].reason == "all 12 trials ended"
     assert max(len(trial.searcher_state.get("declines", ())) for trial in found.trials) == 1, "not asked at each report"
     found = tuner.simulate(steps, {"x": uniform(0.91, 1)}, search_alg=Waiting(3), num_samples=12, **options)
     assert [trial.state for trial in found.trials] == ["failed"] * 3, "no result follows, so the search ends"
+    assert found.decisions[-1].reason == "all 3 trials ended, and the searcher has no configurations for 9 more"
 
 
 @pytest.mark.parametrize("scheduler", ["hyperband", "asha_promotion"])

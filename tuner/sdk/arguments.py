@@ -351,13 +351,15 @@ def _part(name: str, given: Mapping[str, Any], brought: Mapping[str, Any]) -> An
 def _concurrent_of(searcher: Any) -> int | None:
     """Return how many trials may run at once according to a searcher of Ray Tune, or None if it sets no limit.
 
-    Only a ConcurrencyLimiter and a BasicVariantGenerator set one.
+    Only a ConcurrencyLimiter, a BasicVariantGenerator and a TuneBOHB set one.
     """
     limits = []
     while searcher is not None:
         if type(searcher).__module__ in _LIMITING:
             limits.append(searcher.max_concurrent)
             _say_what_is_left_out(searcher, {"batch": "a trial starts as soon as another one has ended"})
+        elif type(searcher).__module__ == "ray.tune.search.bohb.bohb_search":
+            limits.append(searcher._max_concurrent)
         searcher = getattr(searcher, "searcher", None)
     return min((limit for limit in limits if limit), default=None)
 

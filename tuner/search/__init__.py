@@ -96,7 +96,7 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
     """Return the searcher for an argument that was passed in Python.
 
     `argument` may be a Searcher, a name, a dict as for `from_json`, an Optuna sampler, or a
-    `ray.tune.search.Searcher`.
+    `ray.tune.search.Searcher`. Ray's `TuneBOHB` becomes our `bohb`.
     """
     if isinstance(argument, Searcher):
         return argument
@@ -108,6 +108,11 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
     if "optuna.samplers._base.BaseSampler" in families:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
+        inner = argument.searcher if type(argument).__name__ == "ConcurrencyLimiter" else argument
+        if "ray.tune.search.bohb.bohb_search.TuneBOHB" in {
+            f"{cls.__module__}.{cls.__name__}" for cls in type(inner).__mro__
+        }:
+            return _build("bohb", _options_of_bohb(inner, pointer), pointer)
         return _build("ray", {"searcher": argument}, pointer)
     if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and runs grids
         if getattr(argument, "_points_to_evaluate", None):
@@ -117,6 +122,20 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         raise SpecError(f"expected a searcher, not its class; write {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a Ray Tune searcher"
     raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
+
+
+def _options_of_bohb(theirs: Any, pointer: str) -> dict[str, Any]:
+    """Return the options of a `TuneBOHB` under our names.
+
+    It cannot be asked as other searchers of Ray are, since it learns nothing but what Ray's HyperBandForBOHB tells it.
+    """
+    for name, given in {"space": theirs._space, "points_to_evaluate": theirs._points_to_evaluate}.items():
+        if given:
+            raise SpecError(f"pass the {name} to tuner.run and not to TuneBOHB", pointer)
+    options = dict(theirs._bohb_config or {})
+    if "num_samples" in options:
+        options["n_ei_candidates"] = options.pop("num_samples")
+    return options
 
 
 def _build(kind: str, options: Mapping[str, Any], pointer: str) -> Searcher:

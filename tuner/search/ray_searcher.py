@@ -16,6 +16,7 @@ from tuner.errors import SpecError, text_of
 from tuner.search.base import SearcherContext, Suggestion
 from tuner.search.proposer import Cache, Proposer
 from tuner.space import Parameter, Space
+from tuner.space.primitives import domain_of
 from tuner.space.words import show
 
 log = logging.getLogger(__name__)
@@ -124,8 +125,9 @@ class RaySearcher(Proposer):
             message = f"the Ray Tune searcher proposed {', '.join(unknown)}, which is not in the experiment's space"
             raise SpecError(message, "/space")
         given = {}
-        for path, value in found.items():
-            p = space[path]
+        for path, proposed in found.items():
+            # Some searchers propose numpy's strings and numbers, as TuneBOHB does.
+            p, value = space[path], domain_of(proposed)
             if p.numeric:
                 given[path] = p.clip(value)
             elif p.contains(value):

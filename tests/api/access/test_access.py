@@ -428,10 +428,17 @@ async def test_reading_does_not_wait_for_a_write(
     assert (await stranger.get(EXPERIMENTS, headers=bearer(sqlite_store, Role.VIEWER))).status_code == 200
 
 
-async def test_the_latest_use_of_a_token_is_noted(stranger: httpx.AsyncClient, sqlite_store: Store) -> None:
-    await stranger.get(EXPERIMENTS, headers=bearer(sqlite_store, Role.VIEWER))
+@pytest.mark.parametrize("put_back", [False, True], ids=["first use", "used before the clock was put back"])
+async def test_the_latest_use_of_a_token_is_noted(
+    stranger: httpx.AsyncClient, sqlite_store: Store, put_back: bool
+) -> None:
+    headers, began = bearer(sqlite_store, Role.VIEWER), time.time()
+    if put_back:
+        sqlite_store.access.note_use(sqlite_store.access.tokens()[0].id, now=began + 3600)
+    await stranger.get(EXPERIMENTS, headers=headers)
     for _ in range(500):
-        if sqlite_store.access.tokens()[0].used_at is not None:
+        used_at = sqlite_store.access.tokens()[0].used_at
+        if used_at is not None and used_at < began + 3600:
             return
         await asyncio.sleep(0.01)
     pytest.fail("the use was not noted within 5 s")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.store.examples import T0, a_report, a_spec, begin, until_blocked
+from tuner.api.webhooks.deliver import MAX_RETRY_S, RETRY_S
 from tuner.domain.batch import Batch, Entry
 from tuner.domain.decisions import Fail
 from tuner.domain.events import CheckpointDeleted
@@ -255,14 +256,33 @@ def test_a_delivery_belongs_to_one_sender_until_its_claim_ends(store: Store, dat
     assert store.webhooks.claim(5, 60, now=T0 + 9999) == []
 
 
-def test_a_clock_that_was_put_back_delays_no_delivery_for_days(store: Store) -> None:
+@pytest.mark.parametrize("back", [3600, 86_400])
+def test_a_clock_that_was_put_back_delays_no_delivery(store: Store, back: float) -> None:
+    """Each of them waited for up to two hours, although it was to be sent at once or a few seconds later."""
     store.webhooks.create(URL, ["experiment.started"], now=T0)
     begin(store)
     store.webhooks.collect(T0)
-    assert store.webhooks.claim(5, 60, now=T0 - 3600) == []
-    [due] = store.webhooks.claim(5, 60, now=T0 - 86_400)
-    assert store.webhooks.claim(5, 60, now=T0 - 86_400 + 59) == []
-    store.webhooks.delivered(due, 204)
+    assert store.webhooks.claim(5, 60, now=T0 - 600) == [], "as by the clock of another service"
+    [due] = store.webhooks.claim(5, 60, now=T0 - back)
+    assert store.webhooks.claim(5, 60, now=T0 - back + 59) == []
+    store.webhooks.failed(due, "no answer", wait_s=5.5, now=T0 - back)
+    assert store.webhooks.claim(5, 60, now=T0 - back + 5) == []
+    [again] = store.webhooks.claim(5, 60, now=T0 - 2 * back)
+    store.webhooks.delivered(again, 204)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 7, 8, 9, 10, 11, 19])
+def test_no_pause_between_attempts_is_taken_for_a_clock_that_was_put_back(store: Store, attempts: int) -> None:
+    store.webhooks.create(URL, ["experiment.started"], now=T0)
+    begin(store)
+    store.webhooks.collect(T0)
+    for _ in range(attempts):
+        [due] = store.webhooks.claim(5, 60, now=T0)
+        store.webhooks.failed(due, "no answer", wait_s=0, now=T0)
+    longest = min(RETRY_S * 2.0 ** (attempts - 1), MAX_RETRY_S) * 1.1
+    [due] = store.webhooks.claim(5, 60, now=T0)
+    store.webhooks.failed(due, "no answer", wait_s=longest, now=T0 + 600)
+    assert store.webhooks.claim(5, 60, now=T0) == []
 
 
 def test_a_failed_delivery_says_why(store: Store) -> None:

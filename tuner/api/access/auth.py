@@ -198,7 +198,8 @@ class Authenticator:
 
         The request that uses the token does not wait for this write, and succeeds even if the write fails.
         """
-        if found.used_at is not None and time.time() - found.used_at < USED_EVERY_S:
+        # A use in the future is one from before the clock was put back.
+        if found.used_at is not None and 0 <= time.time() - found.used_at < USED_EVERY_S:
             return
 
         async def write() -> None:

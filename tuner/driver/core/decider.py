@@ -481,7 +481,15 @@ class Decider:
             return False
         count = len(self.trials.searched)
         why = "the only trial ended" if count == 1 else f"all {counted(count, 'trial')} ended"
-        return (yield from self._repeat_or_finish(why))
+        return (yield from self._repeat_or_finish(f"{why}{self._why_no_more(count)}"))
+
+    def _why_no_more(self, count: int) -> str:
+        """Say that the searcher has ended the search before `num_samples` trials; return "" if it has not."""
+        experiment = self.experiment
+        total = None if self.scheduler.PROPOSES else self.searcher.total()
+        if not (experiment.exhausted or self._exhausted) or total is None or count >= total + experiment.asked:
+            return ""
+        return f", and the searcher has no configurations for {total + experiment.asked - count} more"
 
     def _worst_paused(self) -> int | None:
         """Return the worst of the trials that only the scheduler has paused; None if there is none."""

@@ -54,8 +54,10 @@ MAX_WEBHOOKS = 500
 FAILURES_AT_ONCE = 500
 """The maximum number of an experiment's failed trials that one transaction collects."""
 
-FURTHEST_S = 7200.0
-"""A delivery that is due later than this is due now: no pause is so long, so the clock was put back. In seconds."""
+APART_S = 600.0
+"""By how many seconds the clocks of services may differ before they send deliveries of one another."""
+LONGEST_S = "8.0 * CASE WHEN d.attempts < 9 THEN 1 << d.attempts ELSE 512 END"
+"""More seconds than a sender ever waits after this number of attempts, as an SQL expression."""
 
 TEXT = 2000
 """Reasons and errors are truncated to this many characters."""
@@ -174,10 +176,10 @@ _ADD = """
 INSERT INTO webhook_delivery
   (public_id, webhook_id, occurrence, event, experiment, data, state, attempts, next_at, created_at)
 VALUES (?, ?, ?, ?, ?, ?, 'pending', 0, ?, ?) ON CONFLICT DO NOTHING"""
-_DUE = """
+_DUE = f"""
 SELECT d.id, d.public_id, d.webhook_id, d.event, d.data, d.attempts, d.created_at, w.url, w.format, w.secret, d.next_at
 FROM webhook_delivery d JOIN webhook w ON w.id = d.webhook_id
-WHERE d.state = 'pending' AND (d.next_at <= ? OR d.next_at > ?) ORDER BY d.next_at, d.id"""
+WHERE d.state = 'pending' AND (d.next_at <= ? OR d.next_at - {LONGEST_S} > ?) ORDER BY d.next_at, d.id"""
 _CLAIM = """
 UPDATE webhook_delivery SET next_at = ?, attempts = attempts + 1 WHERE id = ? AND state = 'pending' AND next_at = ?"""
 _DELIVERED = """
@@ -424,6 +426,8 @@ class Webhooks:
     def claim(self, limit: int, lease_s: float, *, busy: Collection[int] = (), now: float | None = None) -> list[Due]:
         """Return deliveries that are due, and count an attempt for each. No other sender gets them for `lease_s` seconds.
 
+        A delivery is also due if no pause is as long as the time until its next attempt: then the clock was put back.
+
         busy: the internal ids of webhooks whose deliveries to skip.
         """
         time = at(now)
@@ -431,7 +435,7 @@ class Webhooks:
         if busy:
             query = query.replace("ORDER BY", f"AND d.webhook_id NOT IN ({', '.join('?' * len(busy))}) ORDER BY")
         with self._database.cursor() as (cursor, _):
-            rows = cursor.rows(f"{query} LIMIT ?", (time, time + FURTHEST_S, *busy, limit))
+            rows = cursor.rows(f"{query} LIMIT ?", (time, time + max(lease_s, APART_S), *busy, limit))
         if not rows:
             return []
         claimed = []

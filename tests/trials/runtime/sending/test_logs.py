@@ -98,6 +98,26 @@ def test_what_is_missing_includes_the_rest_of_a_line_that_is_cut(
     assert (tmp_path / "log").read_text() == "x" * 20 + cut + later + end
 
 
+@pytest.mark.parametrize("take_rest", [False, True])
+def test_a_log_says_what_is_missing_even_if_the_disk_stays_full_until_it_ends(tmp_path: Path, take_rest: bool) -> None:
+    """The log looked complete, and the next trial of the process was said to lack this output."""
+    text = (
+        f"{WITH_ROOM}"
+        "from tuner.domain.logs import LogLimit\n"
+        "from tuner.trials.runtime.sending.log_shipper import LogShipper\n"
+        "sent = []\n"
+        "def ship(): return LogShipper(capture.path, 'seg_1', 0, LogLimit.of(1 << 20), lambda _, chunks: sent.extend(chunks))\n"
+        "capture.ship(first := ship()); print('first'); room(len('first\\n')); print('x' * 99)\n"
+        f"sent += capture.end(take_rest={take_rest}); first.join(30); room(10_000)\n"
+        "capture = Capture(sys.argv[1] + '2'); capture.begin(); print('next'); capture.end()\n"
+        "print(b''.join(chunk.content() for chunk in sent).decode(), [chunk.start for chunk in sent])\n"
+    )
+    done = script(text, tmp_path)
+    said = "first\n\n[100 bytes of output are missing, since the disk was full]\n"
+    assert (done.stdout, done.stderr) == (f"{said} [0, {len(said)}]\n", "")
+    assert (tmp_path / "log2").read_text() == "next\n"
+
+
 def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path) -> None:
     done = script(
         "import errno, os, sys\n"

@@ -40,6 +40,7 @@ class LogShipper:
     def __init__(self, path: str, segment_id: str, rank: int, limit: LogLimit, send: Send) -> None:
         self._path, self._segment_id, self._rank = path, segment_id, rank
         self._limit, self._send = limit, send
+        self._note = b""  # is sent after the file
         self._sent: list[Range] = []
         self._sending = threading.Lock()
         self._finished = False
@@ -49,6 +50,10 @@ class LogShipper:
     def start(self) -> None:
         """Start sending the log in the background."""
         _thread.add(self)
+
+    def note(self, text: bytes) -> None:
+        """Send this text after the log, since the file has no room for it. Call this before `finish` or `rest`."""
+        self._note = text
 
     def finish(self) -> None:
         """Let the background thread send the remaining parts of the log and the end mark. Return at once."""
@@ -96,31 +101,33 @@ class LogShipper:
                 self._done.set()
             return finished
 
+    def _content(self, file: int) -> tuple[int, Callable[[int, int], bytes]]:
+        """Return the size of the log with the note, and a function that reads `count` bytes from `start`."""
+        written, note = os.fstat(file).st_size, self._note
+
+        def read(start: int, count: int) -> bytes:
+            found = os.pread(file, min(count, max(written - start, 0)), start)
+            return found + note[max(start - written, 0) : max(start + count - written, 0)]
+
+        return written + len(note), read
+
     def _short_rest(self) -> list[LogChunk]:
         """Return the unsent chunks of the log and the end mark, or an empty list if the unsent part is too long."""
         now = time.time()
         with open(self._path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size, read = self._content(file.fileno())
             missing = without(self._limit.kept(size), self._sent) if size else []
             if sum(end - start for start, end in missing) > REST_BYTES:
                 return []
-
-            def read(start: int, count: int) -> bytes:
-                return os.pread(file.fileno(), count, start)
-
             chunks = list(cut(read, missing, self._limit.head, self._rank, now))
         return [*chunks, LogChunk.of(self._rank, size, b"", now)]
 
     def _ship(self, finished: bool) -> None:
         with open(self._path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size, read = self._content(file.fileno())
             limit = self._limit
             if not finished:
                 limit = LogLimit(limit.head, min(limit.tail, NEWEST_BYTES))
-
-            def read(start: int, count: int) -> bytes:
-                return os.pread(file.fileno(), count, start)
-
             missing = without(limit.kept(size), self._sent)
             chunks = cut(read, missing, limit.head, self._rank, time.time())
             while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):

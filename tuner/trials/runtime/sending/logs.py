@@ -74,8 +74,11 @@ class Capture:
             os.dup2(saved, standard)
             os.close(saved)
         self._saved = None
+        dropped = sum(output.forget() for output in _outputs)
         if self._shipper is None:
             return ()
+        if dropped:
+            self._shipper.note(_said(dropped))
         if take_rest:
             return self._shipper.rest()
         self._shipper.finish()
@@ -87,19 +90,27 @@ class Capture:
 
 
 class _Output(io.FileIO):
-    """Writes to stdout or stderr. Output for which the disk has no room is dropped, and a later line says how much."""
+    """Writes to stdout or stderr. Output for which the disk has no room is dropped, and a later line says how much.
+
+    If the disk stays full until the segment ends, `Capture.end` adds the line to the log that is sent.
+    """
 
     _dropped = 0  # bytes since the last write that succeeded
 
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         if self._dropped:
-            said = f"\n[{self._dropped} bytes of output are missing, since the disk was full]\n".encode()
+            said = _said(self._dropped)
             if self._write_what_fits(said) < len(said):
                 self._dropped += size
                 return size
         self._dropped = size - self._write_what_fits(data)
         return size
+
+    def forget(self) -> int:
+        """Return how many bytes were dropped since the last write that succeeded, and start again from 0."""
+        found, self._dropped = self._dropped, 0
+        return found
 
     def _write_what_fits(self, data: Any) -> int:
         """Write as much of the data as the disk has room for. Return the number of bytes."""
@@ -114,6 +125,12 @@ class _Output(io.FileIO):
         return written
 
 
+def _said(dropped: int) -> bytes:
+    return f"\n[{dropped} bytes of output are missing, since the disk was full]\n".encode()
+
+
+_outputs: list[_Output] = []
+"""The files to which `keep_printing` has let stdout and stderr write."""
 _earlier: list[Any] = []
 """The streams that `keep_printing` has replaced. They may own their file descriptors, and would close them when collected."""
 
@@ -131,6 +148,7 @@ def keep_printing() -> None:
         buffer: Any = raw if at_once else io.BufferedWriter(raw)
         kept = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=True, write_through=at_once)
         _earlier.append(stream)
+        _outputs.append(raw)
         setattr(sys, name, kept)
 
 
