@@ -261,6 +261,30 @@ export function ranWords(times: Times, now: number): string {
   return `${duration(ran(times, now))}${pauses >= 1 ? `, idle ${duration(pauses)}` : ""}`;
 }
 
+/**
+ * Return a function that formats times. The browser needs much longer to make a format than to use it, so formats are kept: one
+ * for each offset from UTC, since the time zone of the browser can change while the page is open.
+ */
+function formatting(options: Intl.DateTimeFormatOptions): (date: Date) => string {
+  const made = new Map<number, Intl.DateTimeFormat>();
+  return (date) => {
+    const offset = date.getTimezoneOffset();
+    let format = made.get(offset);
+    if (!format) made.set(offset, (format = new Intl.DateTimeFormat(undefined, options)));
+    return format.format(date);
+  };
+}
+
+const MOMENT = formatting({ dateStyle: "medium", timeStyle: "medium" });
+const DATE = formatting({ month: "short", day: "numeric" });
+const DATE_AND_YEAR = formatting({ year: "numeric", month: "short", day: "numeric" });
+const TIME = formatting({
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23", // with `hour12: false`, it is 24 o'clock at midnight in some locales
+});
+
 export function ago(time: string | null, now: number): string {
   if (time === null) return "–";
   const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
@@ -268,16 +292,11 @@ export function ago(time: string | null, now: number): string {
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ago`;
-  return new Date(time).toLocaleDateString(undefined, { year: "numeric", month: "short", day: "numeric" });
+  return DATE_AND_YEAR(new Date(time));
 }
 
 export function clock(time: string): string {
-  return new Date(time).toLocaleTimeString(undefined, {
-    hour: "2-digit",
-    minute: "2-digit",
-    second: "2-digit",
-    hourCycle: "h23", // with `hour12: false`, it is 24 o'clock at midnight in some locales
-  });
+  return TIME(new Date(time));
 }
 
 /** Return the date of a row in a list of clock times; null if it is that of the row before, or today's if there is none. */
@@ -285,12 +304,11 @@ export function newDay(time: string, before: string | undefined): string | null 
   const date = new Date(time);
   const now = new Date();
   if (date.toDateString() === (before === undefined ? now : new Date(before)).toDateString()) return null;
-  const year = date.getFullYear() === now.getFullYear() ? {} : { year: "numeric" as const };
-  return date.toLocaleDateString(undefined, { month: "short", day: "numeric", ...year });
+  return (date.getFullYear() === now.getFullYear() ? DATE : DATE_AND_YEAR)(date);
 }
 
 export function moment(time: string | null): string {
-  return time === null ? "–" : new Date(time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  return time === null ? "–" : MOMENT(new Date(time));
 }
 
 export function bytes(size: number): string {

@@ -1,4 +1,3 @@
-import { Select } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -6,6 +5,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { bytes } from "../../format";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
+import { Select } from "../common/Select";
 import { useRequestKey } from "../common/useRequestKey";
 import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";

@@ -1,5 +1,6 @@
-import { Select, TextInput } from "@mantine/core";
+import { TextInput } from "@mantine/core";
 import { paramName, type Labels } from "../../format";
+import { Select } from "../common/Select";
 import classes from "./actions.module.css";
 import { mistakesIn, type Field } from "./values";
 
