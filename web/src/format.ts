@@ -2,6 +2,7 @@
 
 import { exactText } from "./api/exact";
 import type { Experiment, Params, Trial } from "./api/types";
+import { own } from "./own";
 
 /** Four significant digits; powers of ten if the plain form is long. */
 export function number(value: number | null | undefined): string {
@@ -120,7 +121,7 @@ const LONGEST_BRANCH = 24;
 export function paramName(path: string, labels: Labels = {}): string {
   const parts = path.split("/");
   return parts
-    .map((part, i) => branchOf(labels[parts.slice(0, i).join("/")], part) ?? part)
+    .map((part, i) => branchOf(own(labels, parts.slice(0, i).join("/")), part) ?? part)
     .join("/")
     .replaceAll("~1", "/")
     .replaceAll("~0", "~");
@@ -149,7 +150,7 @@ export function named<T>(params: Readonly<Record<string, T>>, labels: Labels = {
 
 /** Parameters with the indices of choices replaced by what they stand for. */
 export function readable(params: Params, labels: Labels): Params {
-  const indexed = Object.keys(params).filter((name) => name in labels);
+  const indexed = Object.keys(params).filter((name) => Object.hasOwn(labels, name));
   if (indexed.length === 0) return params;
   return {
     ...params,
@@ -179,13 +180,13 @@ export function apart(
   if (best === null || best.trial_number === trial.number) return config(trial.params, labels);
   const other = readable(best.params, labels);
   const differ = [...new Set([...Object.keys(trial.params), ...Object.keys(other)])].filter(
-    (name) => JSON.stringify(trial.params[name]) !== JSON.stringify(other[name]),
+    (name) => JSON.stringify(own(trial.params, name)) !== JSON.stringify(own(other, name)),
   );
   if (differ.length === 0) return `the same configuration as the best, trial ${best.trial_number}`;
   const say = (value: unknown) => (value === undefined ? "not present" : param(value));
   const words = differ
     .slice(0, MOST_APART)
-    .map((name) => `${paramName(name, labels)}=${say(trial.params[name])} (best: ${say(other[name])})`);
+    .map((name) => `${paramName(name, labels)}=${say(own(trial.params, name))} (best: ${say(own(other, name))})`);
   return [...words, ...(differ.length > MOST_APART ? [`and ${differ.length - MOST_APART} more that differ`] : [])].join(
     ", ",
   );
@@ -268,6 +269,7 @@ export function ranWords(times: Times, now: number): string {
 function formatting(options: Intl.DateTimeFormatOptions): (date: Date) => string {
   const made = new Map<number, Intl.DateTimeFormat>();
   return (date) => {
+    if (Number.isNaN(date.getTime())) return String(date);
     const offset = date.getTimezoneOffset();
     let format = made.get(offset);
     if (!format) made.set(offset, (format = new Intl.DateTimeFormat(undefined, options)));

@@ -11,6 +11,7 @@ import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
 import { WithDigits } from "./WithDigits";
+import { own } from "../../own";
 
 interface ForkTrialDialogProps {
   trial: Pick<Trial, "id" | "number" | "params" | "checkpoint">;
@@ -45,8 +46,8 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
   const names = Object.keys(trial.params);
   const [first] = useState(() => textsOf(experiment, trial.params, names));
   const [texts, setTexts] = useState(first);
-  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "", names);
-  const changed = fields.filter((field) => (texts[field.name] ?? "") !== (first[field.name] ?? ""));
+  const fields = fieldsOf(experiment, ({ name }) => own(texts, name) ?? "", names);
+  const changed = fields.filter((field) => (own(texts, field.name) ?? "") !== (own(first, field.name) ?? ""));
   const send = useMutation({
     mutationFn: (texts: Readonly<Record<string, string>>) => {
       const body = { checkpoint_id: from, params: filled(changed, texts) };

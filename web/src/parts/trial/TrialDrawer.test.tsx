@@ -62,15 +62,15 @@ it("brings the link that opened the trial back into sight for the keyboard, and 
   const scrolled = [true, false].map((keyboard) => {
     const { rerender, unmount } = render(<Rows open={false} scrolled={false} />);
     const link = screen.getByRole("link");
-    link.scrollIntoView = vi.fn();
+    const scroll = vi.fn<(options: object) => void>();
+    Object.assign(link, { scrollIntoView: scroll });
     link.focus();
     rerender(<Rows open scrolled={false} />);
     Object.assign(link, { matches: (selector: string) => selector === ":focus-visible" && keyboard });
     rerender(<Rows open={false} scrolled={false} />);
     expect(document.activeElement).toBe(link);
-    const { calls } = vi.mocked(link.scrollIntoView).mock;
     unmount();
-    return calls;
+    return scroll.mock.calls;
   });
   expect(scrolled).toEqual([[[{ block: "nearest" }]], []]);
 });
