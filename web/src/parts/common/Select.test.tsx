@@ -12,6 +12,7 @@ it("makes its options when it gets the focus, and says that they are shown", () 
     </MantineProvider>,
   );
   expect(options(true)).toEqual([]);
+  expect(document.querySelector("svg")!.closest("[aria-hidden=true]"), "the arrow has no name").not.toBeNull();
   const control = screen.getByRole("combobox", { name: "State" });
   act(() => control.focus());
   expect([options(true), options(false)]).toEqual([["running", "ended"], []]);
