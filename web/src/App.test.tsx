@@ -223,3 +223,27 @@ it("says that the page is out of date while the service refuses to give what is 
   expect(screen.getByText("the answer")).toBeTruthy();
   expect(screen.queryByRole("alert")).toBeNull();
 });
+
+it("the height of the bar at the top is told only if it is not the usual one", () => {
+  let tell = (_: unknown) => {};
+  vi.stubGlobal(
+    "ResizeObserver",
+    class {
+      constructor(told: typeof tell) {
+        tell = told;
+      }
+      observe() {}
+      disconnect() {}
+    },
+  );
+  vi.spyOn(api, "session").mockReturnValue(new Promise(() => {}));
+  const { style } = document.documentElement;
+  style.removeProperty("--app-top");
+  show(<p>the page</p>, new QueryClient());
+  const heights = [44, 77.6, 44].map((blockSize) => {
+    tell([{ borderBoxSize: [{ blockSize }] }]);
+    return style.getPropertyValue("--app-top");
+  });
+  vi.unstubAllGlobals();
+  expect(heights).toEqual(["", "78px", "44px"]);
+});

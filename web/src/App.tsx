@@ -1,6 +1,6 @@
 import { ActionIcon, Anchor, Button, Group, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useQueryClient, type Query } from "@tanstack/react-query";
-import { useCallback, useEffect, useLayoutEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
+import { useCallback, useEffect, useRef, useSyncExternalStore, type ReactNode } from "react";
 import { Link, NavLink, Outlet, useLocation } from "react-router";
 import { ApiError, LOST_MS } from "./api/client";
 import { ROOT } from "./api/root";
@@ -62,13 +62,22 @@ function SessionButton() {
   return session?.required && session.name ? <SignOut name={session.name} /> : null;
 }
 
+/** The height of the bar in a window in which it takes one line, as in App.module.css. */
+const TOP = 44;
+
 /** The bar that stays at the top of the window. Other fixed parts, such as an open trial, start below it. */
 function Top({ children }: { children: ReactNode }) {
   const ref = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => {
-    const set = () => document.documentElement.style.setProperty("--app-top", `${ref.current!.offsetHeight}px`);
-    set();
-    const observer = new ResizeObserver(set);
+  useEffect(() => {
+    // The observer is told the height when the browser has computed it. To ask for it here would make the browser lay out the page
+    // once more, and each new value makes it compute the style of every element again.
+    let known = TOP;
+    const observer = new ResizeObserver(([top]) => {
+      const height = Math.round(top!.borderBoxSize[0]!.blockSize);
+      if (height === known) return;
+      known = height;
+      document.documentElement.style.setProperty("--app-top", `${height}px`);
+    });
     observer.observe(ref.current!);
     return () => observer.disconnect();
   }, []);

@@ -1,4 +1,4 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import {
   ran,
   ranWords,
@@ -13,6 +13,7 @@ import {
   metric,
   decimals,
   metricInColumn,
+  moment,
   newDay,
   number,
   param,
@@ -218,6 +219,27 @@ describe("the time that an experiment has run", () => {
 });
 
 describe("the times of a list", () => {
+  it("are written without a new format for each", () => {
+    const Format = Intl.DateTimeFormat;
+    const made = vi.spyOn(Intl, "DateTimeFormat").mockImplementation(function (...args) {
+      return new Format(...args);
+    });
+    const asked = (["toLocaleString", "toLocaleDateString", "toLocaleTimeString"] as const).map((name) =>
+      vi.spyOn(Date.prototype, name),
+    );
+    const time = (minute: number) => new Date(2026, 2, 1, 0, minute).toISOString();
+    const words = Array.from({ length: 50 }, (_, minute) => time(minute)).flatMap((one) => [
+      moment(one),
+      clock(one),
+      newDay(one, undefined),
+      ago(one, Infinity),
+    ]);
+    expect(words.every(Boolean)).toBe(true);
+    expect(made.mock.calls.length).toBeLessThanOrEqual(4);
+    expect(asked.flatMap((one) => one.mock.calls)).toEqual([]);
+    vi.restoreAllMocks();
+  });
+
   it("begin at 0 o'clock", () => expect(clock(new Date(2026, 2, 1, 0, 5).toISOString())).toBe("00:05:00"));
 
   it("have a date where the day changes, and at the start if it is not today's", () => {

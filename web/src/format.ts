@@ -2,6 +2,7 @@
 
 import { exactText } from "./api/exact";
 import type { Experiment, Params, Trial } from "./api/types";
+import { own } from "./own";
 
 /** Four significant digits; powers of ten if the plain form is long. */
 export function number(value: number | null | undefined): string {
@@ -120,7 +121,7 @@ const LONGEST_BRANCH = 24;
 export function paramName(path: string, labels: Labels = {}): string {
   const parts = path.split("/");
   return parts
-    .map((part, i) => branchOf(labels[parts.slice(0, i).join("/")], part) ?? part)
+    .map((part, i) => branchOf(own(labels, parts.slice(0, i).join("/")), part) ?? part)
     .join("/")
     .replaceAll("~1", "/")
     .replaceAll("~0", "~");
@@ -149,7 +150,7 @@ export function named<T>(params: Readonly<Record<string, T>>, labels: Labels = {
 
 /** Parameters with the indices of choices replaced by what they stand for. */
 export function readable(params: Params, labels: Labels): Params {
-  const indexed = Object.keys(params).filter((name) => name in labels);
+  const indexed = Object.keys(params).filter((name) => Object.hasOwn(labels, name));
   if (indexed.length === 0) return params;
   return {
     ...params,
@@ -179,13 +180,13 @@ export function apart(
   if (best === null || best.trial_number === trial.number) return config(trial.params, labels);
   const other = readable(best.params, labels);
   const differ = [...new Set([...Object.keys(trial.params), ...Object.keys(other)])].filter(
-    (name) => JSON.stringify(trial.params[name]) !== JSON.stringify(other[name]),
+    (name) => JSON.stringify(own(trial.params, name)) !== JSON.stringify(own(other, name)),
   );
   if (differ.length === 0) return `the same configuration as the best, trial ${best.trial_number}`;
   const say = (value: unknown) => (value === undefined ? "not present" : param(value));
   const words = differ
     .slice(0, MOST_APART)
-    .map((name) => `${paramName(name, labels)}=${say(trial.params[name])} (best: ${say(other[name])})`);
+    .map((name) => `${paramName(name, labels)}=${say(own(trial.params, name))} (best: ${say(own(other, name))})`);
   return [...words, ...(differ.length > MOST_APART ? [`and ${differ.length - MOST_APART} more that differ`] : [])].join(
     ", ",
   );
@@ -261,6 +262,31 @@ export function ranWords(times: Times, now: number): string {
   return `${duration(ran(times, now))}${pauses >= 1 ? `, idle ${duration(pauses)}` : ""}`;
 }
 
+/**
+ * Return a function that formats times. The browser needs much longer to make a format than to use it, so formats are kept: one
+ * for each offset from UTC, since the time zone of the browser can change while the page is open.
+ */
+function formatting(options: Intl.DateTimeFormatOptions): (date: Date) => string {
+  const made = new Map<number, Intl.DateTimeFormat>();
+  return (date) => {
+    if (Number.isNaN(date.getTime())) return String(date);
+    const offset = date.getTimezoneOffset();
+    let format = made.get(offset);
+    if (!format) made.set(offset, (format = new Intl.DateTimeFormat(undefined, options)));
+    return format.format(date);
+  };
+}
+
+const MOMENT = formatting({ dateStyle: "medium", timeStyle: "medium" });
+const DATE = formatting({ month: "short", day: "numeric" });
+const DATE_AND_YEAR = formatting({ year: "numeric", month: "short", day: "numeric" });
+const TIME = formatting({
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23", // with `hour12: false`, it is 24 o'clock at midnight in some locales
+});
+
 export function ago(time: string | null, now: number): string {
   if (time === null) return "–";
   const seconds = Math.max(0, (now - Date.parse(time)) / 1000);
@@ -268,16 +294,11 @@ export function ago(time: string | null, now: number): string {
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ago`;
-  return new Date(time).toLocaleDateString(undefined, { year: "numeric", month: "short", day: "numeric" });
+  return DATE_AND_YEAR(new Date(time));
 }
 
 export function clock(time: string): string {
-  return new Date(time).toLocaleTimeString(undefined, {
-    hour: "2-digit",
-    minute: "2-digit",
-    second: "2-digit",
-    hourCycle: "h23", // with `hour12: false`, it is 24 o'clock at midnight in some locales
-  });
+  return TIME(new Date(time));
 }
 
 /** Return the date of a row in a list of clock times; null if it is that of the row before, or today's if there is none. */
@@ -285,12 +306,11 @@ export function newDay(time: string, before: string | undefined): string | null 
   const date = new Date(time);
   const now = new Date();
   if (date.toDateString() === (before === undefined ? now : new Date(before)).toDateString()) return null;
-  const year = date.getFullYear() === now.getFullYear() ? {} : { year: "numeric" as const };
-  return date.toLocaleDateString(undefined, { month: "short", day: "numeric", ...year });
+  return (date.getFullYear() === now.getFullYear() ? DATE : DATE_AND_YEAR)(date);
 }
 
 export function moment(time: string | null): string {
-  return time === null ? "–" : new Date(time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  return time === null ? "–" : MOMENT(new Date(time));
 }
 
 export function bytes(size: number): string {

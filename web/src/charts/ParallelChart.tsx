@@ -21,6 +21,7 @@ import {
 } from "./dimensions";
 import { marksOf } from "./scatter";
 import { useWidth } from "./useWidth";
+import { own } from "../own";
 
 interface ParallelChartProps {
   trials: readonly Trial[];
@@ -212,7 +213,7 @@ export function ParallelChart(props: ParallelChartProps) {
     if (event.key === "Escape" || event.key === "Delete" || event.key === "Backspace") onBrush(dimension.id, null);
     if (event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
     event.preventDefault();
-    onBrush(dimension.id, stepped(dimension, brushes[dimension.id], event.key === "ArrowUp", event.shiftKey));
+    onBrush(dimension.id, stepped(dimension, own(brushes, dimension.id), event.key === "ArrowUp", event.shiftKey));
   };
 
   return (
@@ -241,7 +242,7 @@ export function ParallelChart(props: ParallelChartProps) {
           aria-label={`Parallel coordinates of ${plural(trials.length, "trial")} over ${dimensions.map((one) => one.label).join(", ")}`}
         >
           {dimensions.map((dimension, i) => {
-            const chosen = brushes[dimension.id];
+            const chosen = own(brushes, dimension.id);
             const live = drag?.id === dimension.id ? drag : null;
             return (
               <g

@@ -192,6 +192,24 @@ describe("the axes of the parallel coordinates", () => {
     expect(found[0]!.range).toMatchObject({ min: 1e-3, max: 10 });
   });
 
+  it("may be called like what every object inherits", () => {
+    const space = Object.fromEntries(
+      ["constructor", "__proto__"].map((name) => [name, { type: "choice", categories: [1, 2] }]),
+    );
+    const trials = TRIALS.map((trial, i) => ({
+      ...trial,
+      params: i === 0 ? {} : Object.fromEntries(Object.keys(space).map((name) => [name, 1])),
+    }));
+    const dimensions = dimensionsOf(trials, { metric: "accuracy", space }).filter((one) => !one.objective);
+    expect(dimensions.map((one) => one.id).sort()).toEqual(["__proto__", "constructor"]);
+    for (const one of dimensions) expect(trials.slice(0, 2).map((trial) => valueOf(trial, one))).toEqual([ABSENT, "1"]);
+    expect(trials.every((trial) => matches(trial, dimensions, {}))).toBe(true);
+    const brushes = { constructor: { of: ["1"] } };
+    expect(conditionsOf(dimensions, brushes, trials, trials, { space, labels: {} })).toEqual([
+      "params.constructor?=[1]",
+    ]);
+  });
+
   it("have a category of its own for each number, even if they begin with the same digits", () => {
     const seed = { type: "choice", categories: [20240101, 20240102, 20240103] };
     const trials = TRIALS.map((trial, i) => ({ ...trial, params: { seed: 20240101 + (i % 2) } }));

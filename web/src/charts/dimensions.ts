@@ -4,6 +4,7 @@ import { asNumber, exactText } from "../api/exact";
 import type { Experiment, Trial } from "../api/types";
 import { category, counted, distinct, metric as written, number, paramName, type Labels } from "../format";
 import type { Brushes, Chosen } from "../pages/address";
+import { bare, own } from "../own";
 
 export interface Dimension {
   /** The parameter's name, or "objective:" and the metric. */
@@ -47,9 +48,9 @@ export function objectiveId(metric: string): string {
 /** The value of a trial on an axis: a number, the name of a category, or ABSENT. */
 export function valueOf(trial: Trial, dimension: Dimension): number | string {
   if (dimension.objective) return reached(trial, dimension.last) ?? ABSENT;
-  const own = trial.params[dimension.id];
-  if (own === undefined) return ABSENT;
-  const value = dimension.range ? asNumber(own) : own;
+  const found = own(trial.params, dimension.id);
+  if (found === undefined) return ABSENT;
+  const value = dimension.range ? asNumber(found) : found;
   if (dimension.range) return typeof value === "number" ? value : ABSENT;
   return categoryOf(dimension, value);
 }
@@ -69,9 +70,9 @@ function reached(trial: Trial, last?: string): number | undefined {
  * digits in their place, such as "1e-4" for 0.0001, and one name for values with the same text.
  */
 export function recognized(brushes: Brushes, dimensions: readonly Dimension[]): Brushes {
-  const found = { ...brushes };
+  const found = bare(brushes);
   for (const { id, categories, names } of dimensions) {
-    const chosen = brushes[id];
+    const chosen = own(brushes, id);
     if (!chosen || !("of" in chosen)) continue;
     const of = chosen.of.flatMap((label) => {
       if (categories.includes(label) || label.trim() === "") return [label];
@@ -142,7 +143,7 @@ function endsOf(dimension: Dimension, chosen: Chosen | undefined): [number, numb
 
 export function matches(trial: Trial, dimensions: readonly Dimension[], brushes: Brushes): boolean {
   for (const dimension of dimensions) {
-    const chosen = brushes[dimension.id];
+    const chosen = own(brushes, dimension.id);
     if (!chosen) continue;
     const value = valueOf(trial, dimension);
     if (
@@ -168,7 +169,7 @@ export function conditionsOf(
   { space, labels }: Pick<Experiment, "space" | "labels">,
 ): string[] {
   return dimensions.flatMap((dimension) => {
-    const chosen = brushes[dimension.id];
+    const chosen = own(brushes, dimension.id);
     if (!chosen) return [];
     const column = columnOf(dimension);
     if ("from" in chosen) return [`${column}>=${chosen.from}`, `${column}<=${chosen.to}`];
@@ -176,20 +177,20 @@ export function conditionsOf(
     values.get(ABSENT)?.add(null);
     shown.forEach((trial, i) => {
       const value = valueOf(trial, dimension);
-      const own = raw[i]?.params[dimension.id];
-      if (value !== ABSENT && own !== undefined) values.get(String(value))?.add(own);
+      const sent = own(raw[i]?.params ?? {}, dimension.id);
+      if (value !== ABSENT && sent !== undefined) values.get(String(value))?.add(sent);
     });
-    for (const [label, own] of declared(dimension, space, labels)) {
+    for (const [label, value] of declared(dimension, space, labels)) {
       const found = values.get(label);
-      if (found?.size === 0) found.add(own);
+      if (found?.size === 0) found.add(value);
     }
-    return [`${column}?=${exactText([...values.values()].flatMap((own) => [...own]))}`];
+    return [`${column}?=${exactText([...values.values()].flatMap((some) => [...some]))}`];
   });
 }
 
 /** Return the categories that the space declares for a parameter: the label of each, and its value in the service. */
 function declared(dimension: Dimension, space: Experiment["space"], labels: Labels): [string, unknown][] {
-  const named = labels[dimension.id];
+  const named = own(labels, dimension.id);
   if (named) return named.map((label, i) => [categoryOf(dimension, label), i]);
   return (domainOf(space, dimension.id).categories ?? []).map((one) => [categoryOf(dimension, one), one]);
 }
@@ -373,11 +374,11 @@ export function isLog(space: Experiment["space"], name: string): boolean | undef
 
 /** Return the domain of a parameter. The parameter's name is its path in the space; the number in "optimizer/1/lr" is that of a branch. */
 function domainOf(space: Experiment["space"], name: string): Domain {
-  let here: unknown = space[name] ?? space;
+  let here: unknown = own(space, name) ?? space;
   if (here === space) {
     for (const part of name.split("/")) {
       const branches = isObject(here) && here["type"] === "choice" ? here["categories"] : undefined;
-      here = Array.isArray(branches) ? branches[Number(part)] : isObject(here) ? here[part] : undefined;
+      here = Array.isArray(branches) ? branches[Number(part)] : isObject(here) ? own(here, part) : undefined;
     }
   }
   const unknown: Domain = { whole: false, log: null, bounds: [], categories: null };

@@ -2,6 +2,7 @@
 
 import type { BestOverTime, Curves, Series, Trial, UsageSeries } from "../api/types";
 import { columnOf, type Across } from "../curves/across";
+import { own } from "../own";
 
 /** The names of the columns, and then the numbers of a chart. */
 export type Rows = readonly (readonly unknown[])[];
@@ -89,7 +90,7 @@ export function trialsRows(trials: readonly Trial[], only: ReadonlySet<number> |
       trial.state,
       trial.best_value,
       trial.iteration,
-      ...params.map((name) => trial.params[name]),
+      ...params.map((name) => own(trial.params, name)),
       ...metrics.map((name) => trial.last[name]),
     ]),
   ];

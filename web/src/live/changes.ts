@@ -20,6 +20,7 @@ import type {
 } from "../api/types";
 import { POINTS } from "../api/sizes";
 import type { Across } from "../curves/across";
+import { own } from "../own";
 
 /** Return the newer version of an experiment: the one shown, or the one received. A response may have overtaken the stream. */
 export function withExperiment(shown: Experiment | undefined, came: Experiment): Experiment {
@@ -232,13 +233,13 @@ function placeOf(point: Point, { x, x_metric }: Across): number | null {
     case "trial_time":
       return point.trial_seconds;
     case "metric":
-      return point.metrics[x_metric ?? ""] ?? null;
+      return own(point.metrics, x_metric ?? "") ?? null;
   }
 }
 
 function withPoint(segments: CurveSegment[], point: Point, curves: Across & Pick<Curves, "metric">): CurveSegment[] {
   const { metric } = curves;
-  if (!(metric in point.metrics)) return segments;
+  if (!Object.hasOwn(point.metrics, metric)) return segments;
   const x = placeOf(point, curves);
   if (x === null) return segments;
   const y = point.metrics[metric] ?? null;

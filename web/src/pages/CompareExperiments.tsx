@@ -1,4 +1,4 @@
-import { Select, Skeleton } from "@mantine/core";
+import { Skeleton } from "@mantine/core";
 import { useQueries, type QueryState } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, isMissing } from "../api/client";
@@ -14,6 +14,7 @@ import { experimentEnded } from "../live/states";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { SaveMenu } from "../parts/common/SaveMenu";
+import { Select } from "../parts/common/Select";
 import { AxisControls, LinearOrLog, MetricSelect } from "../parts/curves/controls";
 import { domainsOf } from "../parts/setup/Setup";
 import { useKeys } from "../parts/common/useKeys";

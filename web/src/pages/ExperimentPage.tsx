@@ -42,6 +42,7 @@ import classes from "./ExperimentPage.module.css";
 import { ExperimentHeader } from "./ExperimentHeader";
 import { useAddress } from "./useAddress";
 import { useComparison } from "./useComparison";
+import { own } from "../own";
 
 const HistoryPanel = lazily(() => import("../parts/curves/HistoryPanel"));
 const SlicesPanel = lazily(() => import("../parts/parameters/SlicesPanel"));
@@ -182,7 +183,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   );
   const brushes = useMemo(() => recognized(parseBrushes(brushText), dimensions), [brushText, dimensions]);
   const state = STATES.find((one) => one === address.get("state")) ?? null;
-  const filtered = state !== null || dimensions.some((dimension) => brushes[dimension.id]);
+  const filtered = state !== null || dimensions.some((dimension) => own(brushes, dimension.id));
   const shown = useMemo(
     () =>
       filtered
@@ -250,7 +251,7 @@ function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperi
   const choice = useMemo(() => ({ hidden: parseList(hideText), pinned: parseList(pinText) }), [hideText, pinText]);
 
   const chips = dimensions.flatMap((dimension) => {
-    const brush = brushes[dimension.id];
+    const brush = own(brushes, dimension.id);
     if (!brush) return [];
     return [
       {

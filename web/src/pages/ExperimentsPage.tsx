@@ -1,4 +1,4 @@
-import { Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
+import { Anchor, Button, Skeleton, TextInput } from "@mantine/core";
 import { useDebouncedCallback } from "@mantine/hooks";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Fragment, useState } from "react";
@@ -9,6 +9,7 @@ import { experimentsCall } from "../charts/copies";
 import { ago, config, duration, leading, metric, moment, ran, ranWords, readable, runsOf } from "../format";
 import { keys } from "../live/keys";
 import { BulkActions } from "../parts/actions/Actions";
+import { Select } from "../parts/common/Select";
 import { FirstExperiment } from "../parts/experiments/FirstExperiment";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";

@@ -1,4 +1,4 @@
-import { Alert, Anchor, Autocomplete, Button, Select, Skeleton, Textarea, TextInput } from "@mantine/core";
+import { Alert, Anchor, Autocomplete, Button, Skeleton, Textarea, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
@@ -11,6 +11,7 @@ import { createCall } from "../charts/copies";
 import { config, fieldName, readable, trained } from "../format";
 import { keys } from "../live/keys";
 import { limitOf } from "../parts/actions/edit";
+import { Select } from "../parts/common/Select";
 import { readMapping } from "../parts/common/mapping";
 import { Loading } from "../parts/common/Loading";
 import { Mistakes } from "../parts/common/Mistakes";

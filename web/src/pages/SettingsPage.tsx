@@ -1,4 +1,4 @@
-import { Alert, Anchor, Button, Select, Skeleton, TextInput } from "@mantine/core";
+import { Alert, Anchor, Button, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
@@ -10,6 +10,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { NumberField } from "../parts/common/NumberField";
 import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
+import { Select } from "../parts/common/Select";
 import { Snippet } from "../parts/experiments/FirstExperiment";
 import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";

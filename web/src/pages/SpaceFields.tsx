@@ -1,5 +1,6 @@
-import { Button, CloseButton, Select, TextInput } from "@mantine/core";
+import { Button, CloseButton, TextInput } from "@mantine/core";
 import { useState } from "react";
+import { Select } from "../parts/common/Select";
 import { domainWords } from "../parts/setup/Setup";
 import classes from "./NewExperimentPage.module.css";
 import { asKind, fieldText, freshName, KINDS, rowsOfSpace, withText, type SpaceRow } from "./space";

@@ -1,9 +1,10 @@
-import { Button, Select, Skeleton, TextInput } from "@mantine/core";
+import { Button, Skeleton, TextInput } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, isForbidden, type NewWebhook } from "../api/client";
 import type { Webhook } from "../api/types";
 import { moment } from "../format";
+import { Select } from "../parts/common/Select";
 import { Snippet } from "../parts/experiments/FirstExperiment";
 import { Mistakes } from "../parts/common/Mistakes";
 import { settingsCall } from "../charts/copies";

@@ -64,6 +64,9 @@ describe("brushes in the address", () => {
     );
     expect(withBrush('{"lr":[1,2],"size":["a"]}', "lr", null)).toBe('{"size":["a"]}');
     expect(formatBrushes({})).toBeNull();
+    const inherited = '{"__proto__":[1,2],"constructor":["a"]}';
+    expect(formatBrushes(parseBrushes(inherited))).toBe(inherited);
+    expect([parseBrushes(null)["constructor"], parseCharts(null)["toString"]]).toEqual([undefined, undefined]);
   });
 
   it("keep the trials that lie on their ends", () => {

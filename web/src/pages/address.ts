@@ -3,6 +3,7 @@
 import type { Range } from "../curves/geometry";
 import type { Zoom } from "../curves/plot";
 import type { Sort } from "../parts/table/trialColumns";
+import { bare } from "../own";
 
 /** "0.5,27,0.1,0.97": from and to of the horizontal axis, then of the vertical one. Null if the text is anything else. */
 export function parseZoom(text: string | null): Zoom | null {
@@ -52,7 +53,7 @@ function membersOf(text: string | null): [string, unknown][] {
 
 /** JSON: {"lr": [0.001, 0.01], "width": ["16", "32"]}. What is not understood is left out. */
 export function parseBrushes(text: string | null): Brushes {
-  const found: Record<string, Chosen> = {};
+  const found = bare<Chosen>();
   for (const [name, value] of membersOf(text)) {
     if (!Array.isArray(value) || value.length === 0) continue;
     const [from, to] = value as unknown[];
@@ -107,7 +108,7 @@ export interface ChartView {
 
 /** JSON, by metric: {"loss": ["log"], "accuracy": ["", "step", "1,20,0.5,0.9"]}. What is not understood is left out. */
 export function parseCharts(text: string | null): Readonly<Record<string, ChartView>> {
-  const found: Record<string, ChartView> = {};
+  const found = bare<ChartView>();
   for (const [metric, value] of membersOf(text)) {
     if (!Array.isArray(value) || !value.every((one) => typeof one === "string")) continue;
     const [scale = "", x = "", zoom = ""] = value;

@@ -10,6 +10,7 @@ import { FormDialog, type DialogProps } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
 import { WithDigits } from "./WithDigits";
+import { own } from "../../own";
 
 const TITLE = "Try a configuration";
 
@@ -26,7 +27,7 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const client = useQueryClient();
   const best = experiment.best?.params;
   const [texts, setTexts] = useState(() => textsOf(experiment, best ?? {}));
-  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "");
+  const fields = fieldsOf(experiment, ({ name }) => own(texts, name) ?? "");
   const keyOf = useRequestKey();
   const send = useMutation({
     mutationFn: (texts: Readonly<Record<string, string>>) => {

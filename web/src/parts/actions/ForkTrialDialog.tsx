@@ -1,4 +1,3 @@
-import { Select } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -6,11 +5,13 @@ import type { Experiment, Trial } from "../../api/types";
 import { bytes } from "../../format";
 import { keys } from "../../live/keys";
 import { experimentEnded } from "../../live/states";
+import { Select } from "../common/Select";
 import { useRequestKey } from "../common/useRequestKey";
 import { FormDialog } from "./FormDialog";
 import { ParamFields } from "./ParamFields";
 import { fieldsOf, filled, textsOf } from "./values";
 import { WithDigits } from "./WithDigits";
+import { own } from "../../own";
 
 interface ForkTrialDialogProps {
   trial: Pick<Trial, "id" | "number" | "params" | "checkpoint">;
@@ -45,8 +46,8 @@ function Form({ trial, experiment, checkpoint, onClose }: ForkTrialDialogProps) 
   const names = Object.keys(trial.params);
   const [first] = useState(() => textsOf(experiment, trial.params, names));
   const [texts, setTexts] = useState(first);
-  const fields = fieldsOf(experiment, ({ name }) => texts[name] ?? "", names);
-  const changed = fields.filter((field) => (texts[field.name] ?? "") !== (first[field.name] ?? ""));
+  const fields = fieldsOf(experiment, ({ name }) => own(texts, name) ?? "", names);
+  const changed = fields.filter((field) => (own(texts, field.name) ?? "") !== (own(first, field.name) ?? ""));
   const send = useMutation({
     mutationFn: (texts: Readonly<Record<string, string>>) => {
       const body = { checkpoint_id: from, params: filled(changed, texts) };

@@ -1,7 +1,9 @@
-import { Select, TextInput } from "@mantine/core";
+import { TextInput } from "@mantine/core";
 import { paramName, type Labels } from "../../format";
+import { Select } from "../common/Select";
 import classes from "./actions.module.css";
 import { mistakesIn, type Field } from "./values";
+import { own } from "../../own";
 
 interface ParamFieldsProps {
   fields: readonly Field[];
@@ -20,7 +22,7 @@ interface ParamFieldsProps {
 export function ParamFields(props: ParamFieldsProps) {
   const { fields, labels, texts, placeholder, error, sent, first = false, onChange } = props;
   const mistakes = mistakesIn(error);
-  const wrong = (name: string) => sent?.[name] === texts[name] && mistakes[name];
+  const wrong = (name: string) => sent && own(sent, name) === own(texts, name) && own(mistakes, name);
   return (
     <div className={classes.pair}>
       {fields.map((field, i) =>
@@ -34,7 +36,7 @@ export function ParamFields(props: ParamFieldsProps) {
             placeholder={placeholder}
             clearable
             data={[...new Set(field.options.map(({ text }) => text))]}
-            value={texts[field.name] || null}
+            value={own(texts, field.name) || null}
             onChange={(value) => onChange({ ...texts, [field.name]: value ?? "" })}
           />
         ) : (
@@ -45,7 +47,7 @@ export function ParamFields(props: ParamFieldsProps) {
             error={wrong(field.name)}
             data-autofocus={(first && i === 0) || undefined}
             placeholder={placeholder}
-            value={texts[field.name] ?? ""}
+            value={own(texts, field.name) ?? ""}
             autoComplete="off"
             onChange={(event) => onChange({ ...texts, [field.name]: event.currentTarget.value })}
           />

@@ -8,6 +8,15 @@ describe("the patch of a search space", () => {
     expect(spacePatch({ lr, net: { width: 3, depth: 2 } }, { net: { depth: 2, width: 3 }, lr: { ...lr } })).toEqual({});
   });
 
+  it("takes a parameter for new or gone, even if every object inherits a member of its name", () => {
+    const space = { constructor: lr, ["__proto__"]: 1 };
+    expect(Object.entries(spacePatch({}, space))).toEqual(Object.entries(space));
+    expect(Object.entries(spacePatch(space, {}))).toEqual([
+      ["constructor", null],
+      ["__proto__", null],
+    ]);
+  });
+
   it("names only the differences, and replaces each domain as a whole", () => {
     const after = { lr: { ...lr, upper: 1 }, net: { width: 4 }, more: 1 };
     expect(spacePatch({ lr, net: { width: 3, depth: 2 }, gone: 5 }, after)).toEqual({

@@ -7,6 +7,7 @@ import { stringify } from "yaml";
 import type { Experiment } from "../../api/types";
 import { readMapping } from "../common/mapping";
 import { tagsOf, tagsText } from "./tags";
+import { bare, own } from "../../own";
 
 type Limit = (typeof LIMITS)[number][0];
 
@@ -52,18 +53,18 @@ const SPACE_LINE = "lr: {type: loguniform, lower: 0.0001, upper: 0.1}";
 
 /** The merge patch (RFC 7396) that turns the space `before` into the space `after`. A domain is replaced as a whole. */
 export function spacePatch(before: Json, after: Json): Record<string, unknown> {
-  const patch: Record<string, unknown> = {};
-  for (const name of Object.keys(before)) if (!(name in after)) patch[name] = null;
+  const patch = bare<unknown>();
+  for (const name of Object.keys(before)) if (!Object.hasOwn(after, name)) patch[name] = null;
   for (const [name, value] of Object.entries(after)) {
-    const old = before[name];
+    const old = own(before, name);
     if (isGroup(old) && isGroup(value)) {
       const inner = spacePatch(old, value);
       if (Object.keys(inner).length > 0) patch[name] = inner;
     } else if (isMapping(old) && isGroup(value)) {
       // The group is merged into the domain, whose fields have to be removed.
-      const gone = Object.keys(old).filter((field) => !(field in value));
+      const gone = Object.keys(old).filter((field) => !Object.hasOwn(value, field));
       patch[name] = { ...Object.fromEntries(gone.map((field) => [field, null])), ...(kept(value) as Json) };
-    } else if (!(name in before) || exactText(old) !== exactText(value)) patch[name] = kept(value);
+    } else if (!Object.hasOwn(before, name) || exactText(old) !== exactText(value)) patch[name] = kept(value);
   }
   return patch;
 }

@@ -5,6 +5,7 @@ import { exactly, exactText } from "../../api/exact";
 import type { Experiment, Params } from "../../api/types";
 import { category, distinct, type Labels } from "../../format";
 import { domainWords } from "../setup/Setup";
+import { own } from "../../own";
 
 export interface Field {
   /** The path of the parameter, such as "optimizer/lr". */
@@ -67,7 +68,7 @@ function isGrid(node: object): boolean {
 }
 
 function fieldOf(name: string, domain: Node | undefined, labels: Labels): Field {
-  const indexed = labels[name];
+  const indexed = own(labels, name);
   if (indexed) return { name, about: "choice", options: optionsOf(indexed, [...indexed.keys()]), decimal: false };
   const categories =
     domain?.["type"] === "choice" && Array.isArray(domain["categories"]) ? (domain["categories"] as unknown[]) : null;
@@ -121,7 +122,7 @@ export function textsOf(
   params: Params,
   more: readonly string[] = [],
 ): Record<string, string> {
-  const text = (field: Field) => (field.name in params ? textOf(field, params[field.name]) : "");
+  const text = (field: Field) => (Object.hasOwn(params, field.name) ? textOf(field, params[field.name]) : "");
   return Object.fromEntries(fieldsOf(experiment, text, more).map((field) => [field.name, text(field)]));
 }
 
@@ -129,7 +130,7 @@ export function textsOf(
 export function filled(fields: readonly Field[], texts: Readonly<Record<string, string>>): Record<string, unknown> {
   return Object.fromEntries(
     fields.flatMap((field) => {
-      const typed = texts[field.name] ?? "";
+      const typed = own(texts, field.name) ?? "";
       const text = field.options ? typed : typed.trim();
       return text === "" ? [] : [[field.name, valueOf(field, text)]];
     }),

@@ -21,14 +21,6 @@ export function CopyMenu({ call, link = true }: { call: Call; link?: boolean }) 
 /** `link`: false if the page's URL does not lead to what is shown. */
 export function CopyButton({ call, link = true }: { call: Call; link?: boolean }) {
   const [opened, setOpened] = useState(false);
-  const { copied, error, copy, forget } = useCopy();
-  const asks = useSession()?.required ?? false;
-  const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
-  const forms: [string, () => string][] = [
-    ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
-    ["Python", () => asPython(call, service)],
-    ["curl", () => asCurl(call, service, asks)],
-  ];
   return (
     <Popover opened={opened} onChange={setOpened} position="bottom-end" trapFocus>
       <Popover.Target>
@@ -37,24 +29,36 @@ export function CopyButton({ call, link = true }: { call: Call; link?: boolean }
           aria-haspopup="dialog"
           {...(opened ? ESCAPE_ENDS_HERE : {})}
           title={`Copy ${link ? "a link to this view, or " : ""}the API call for what it shows (Python, curl)`}
-          onClick={() => {
-            forget();
-            setOpened(!opened);
-          }}
+          onClick={() => setOpened(!opened)}
         >
           copy
         </button>
       </Popover.Target>
       <Popover.Dropdown p={4}>
-        <div className={classes.copies} role="group" aria-label="Copy this view">
-          {forms.map(([label, text]) => (
-            <button key={label} type="button" {...ESCAPE_ENDS_HERE} onClick={() => void copy(label, text())}>
-              {copied === label ? "copied" : `as ${label}`}
-            </button>
-          ))}
-          {error && <span role="alert">{error}</span>}
-        </div>
+        <Forms call={call} link={link} />
       </Popover.Dropdown>
     </Popover>
+  );
+}
+
+/** What can be copied. It exists only while the popover is open: a page has many of these buttons. */
+function Forms({ call, link }: { call: Call; link: boolean }) {
+  const { copied, error, copy } = useCopy();
+  const asks = useSession()?.required ?? false;
+  const service = `${window.location.origin}${ROOT}`.replace(/\/$/, "");
+  const forms: [string, () => string][] = [
+    ...(link ? [["link", () => window.location.href] as [string, () => string]] : []),
+    ["Python", () => asPython(call, service)],
+    ["curl", () => asCurl(call, service, asks)],
+  ];
+  return (
+    <div className={classes.copies} role="group" aria-label="Copy this view">
+      {forms.map(([label, text]) => (
+        <button key={label} type="button" {...ESCAPE_ENDS_HERE} onClick={() => void copy(label, text())}>
+          {copied === label ? "copied" : `as ${label}`}
+        </button>
+      ))}
+      {error && <span role="alert">{error}</span>}
+    </div>
   );
 }

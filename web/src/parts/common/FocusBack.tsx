@@ -1,18 +1,12 @@
 import { useEffect, useState } from "react";
-import { elementsAround, focusNear, isNowhere, whileLost } from "./keptFocus";
+import { elementsAround, focusNear, isNowhere, openerOf, whileLost } from "./keptFocus";
 
 /** The element that got the focus last. A menu's item is gone once its dialog is open, so the menu's button stands for it. */
 let last: HTMLElement | null = null;
 
 document.addEventListener("focusin", ({ target }) => {
-  if (target instanceof HTMLElement) last = buttonOf(target);
+  if (target instanceof HTMLElement) last = openerOf(target) ?? target;
 });
-
-function buttonOf(focused: HTMLElement): HTMLElement {
-  const id = focused.closest("[role=menu], [role=dialog]")?.getAttribute("aria-labelledby");
-  const button = id ? document.getElementById(id) : null;
-  return button?.hasAttribute("aria-haspopup") ? button : focused;
-}
 
 /**
  * When the dialog that contains this is closed, return the focus to the element that opened the dialog, or to a button beside it

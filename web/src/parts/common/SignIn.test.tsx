@@ -118,7 +118,7 @@ describe("if a session ends while somebody types", () => {
   let client: QueryClient;
   let read: MockInstance<typeof api.experiments>;
 
-  async function type() {
+  async function type(dialog = true) {
     vi.useFakeTimers({ shouldAdvanceTime: true });
     [name, role] = ["me", "editor"];
     vi.spyOn(api, "session").mockImplementation(() => Promise.resolve({ required: true, name, role } as never));
@@ -144,6 +144,7 @@ describe("if a session ends while somebody types", () => {
       </MantineProvider>,
     );
     fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour of typing" } });
+    if (!dialog) return;
     fireEvent.click(screen.getByRole("button", { name: "Edit" }));
     fireEvent.change(await screen.findByLabelText("Name"), { target: { value: "digits-2" } });
   }
@@ -169,6 +170,15 @@ describe("if a session ends while somebody types", () => {
     await signIn("me");
     expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
     expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe("an hour of typing");
+  });
+
+  test("the focus comes back to where they typed", async () => {
+    await type(false);
+    act(() => screen.getByLabelText("Notes").focus());
+    await ends();
+    await signIn("me");
+    await act(() => vi.advanceTimersByTimeAsync(100));
+    expect(document.activeElement).toBe(screen.getByLabelText("Notes"));
   });
 
   test("the hidden page asks for nothing, and loses nothing in an hour", async () => {

@@ -3,6 +3,7 @@ import { useQuery, useQueryClient, type QueryClient } from "@tanstack/react-quer
 import { useEffect, useEffectEvent, useRef, useState, type FormEvent } from "react";
 import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
+import { FocusBack } from "./FocusBack";
 import { identity } from "./identity";
 import { useTitle } from "./useTitle";
 
@@ -53,6 +54,8 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
   };
   return (
     <form onSubmit={(event) => void submit(event)} style={{ maxWidth: 420, margin: "64px auto" }}>
+      {/* The page that the form hid is shown as it was, so the focus is where it was, too. */}
+      <FocusBack />
       <h1 style={{ fontSize: 20, margin: "0 0 8px" }}>Sign in</h1>
       <p style={{ margin: "0 0 16px" }}>
         {provider ? "Sign in with your organization, or with a token." : "This service requires a token."} An admin can

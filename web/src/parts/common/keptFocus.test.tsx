@@ -1,4 +1,5 @@
 import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import { createPortal } from "react-dom";
 import { expect, it } from "vitest";
 import { nextFrame } from "../../test/frames";
 import "./keptFocus";
@@ -82,4 +83,39 @@ it("Enter that is held down presses no button that has got the focus meanwhile",
   fireEvent.keyDown(top, { key: "Enter" });
   expect([held(top), held(create)]).toEqual([true, false]);
   expect(fireEvent.keyDown(create, { key: "Enter" })).toBe(true);
+});
+
+it("the focus goes to the button that opened a popover once a button of the popover has closed it", async () => {
+  const popover = (state: "opened" | "reading" | "done") => (
+    <>
+      <main>
+        <button
+          id="opener"
+          aria-haspopup="dialog"
+          disabled={state === "reading"}
+          data-loading={state === "reading" || undefined}
+        >
+          save
+        </button>
+      </main>
+      {state === "opened" &&
+        createPortal(
+          <div role="dialog" aria-labelledby="opener">
+            <button type="button">as CSV</button>
+          </div>,
+          document.body,
+        )}
+    </>
+  );
+  const { rerender } = render(popover("opened"));
+  screen.getByText("as CSV").focus();
+  fireEvent.click(screen.getByText("as CSV"), { detail: 0 });
+  screen.getByText("as CSV").blur();
+  const focused = [];
+  for (const state of ["reading", "done"] as const) {
+    rerender(popover(state));
+    await nextFrame();
+    focused.push(document.activeElement);
+  }
+  expect(focused).toEqual([document.body, screen.getByText("save")]);
 });

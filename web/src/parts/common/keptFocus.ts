@@ -19,6 +19,13 @@ export function focusNear(around: readonly Element[]): void {
   }
 }
 
+/** Return the button that opened the menu or the popover in which this element is; undefined if it is in none. */
+export function openerOf(element: Element): HTMLElement | undefined {
+  const id = element.closest("[role=menu], [role=dialog]")?.getAttribute("aria-labelledby");
+  const button = id ? document.getElementById(id) : null;
+  return button?.hasAttribute("aria-haspopup") ? button : undefined;
+}
+
 /** Return the elements around this one, from the inside out, within `end`. */
 export function elementsAround(element: Element, end: string): Element[] {
   const around: Element[] = [];
@@ -60,18 +67,19 @@ let stop = () => {};
 /**
  * Keep the focus near a button that was pressed with the keyboard. Browsers take it away if the button is disabled, as while its
  * request is under way, or gone, as the first of the two that revoke a token. Give it back to the button once that is enabled again, or
- * else to a control nearby. A link or a button that opens another page has none, since everything around it is gone, too.
+ * else to a control nearby. For a button of a popover, which is closed then, do so with the button that opened it. A link or a button that opens another page has none, since everything around it is gone, too.
  */
 function keep({ target, detail }: MouseEvent): void {
   const button = target instanceof Element ? target.closest("button") : null;
   stop();
   // A click of the mouse has a number above 0.
   if (!button || detail > 0 || button !== document.activeElement) return;
-  const around = elementsAround(button, "main, body");
+  const buttons = [button, openerOf(button)].filter((one) => one !== undefined) as HTMLButtonElement[];
+  const around = buttons.flatMap((one) => elementsAround(one, "main, body"));
   stop = whileLost(button, document.body, () => {
-    if (button.isConnected && !button.disabled) button.focus({ preventScroll: true });
-    const waits = button.isConnected && button.hasAttribute("data-loading");
-    if (isNowhere() && !waits) focusNear(around);
+    const left = buttons.filter((one) => one.isConnected);
+    for (const one of left) if (isNowhere() && !one.disabled) one.focus({ preventScroll: true });
+    if (isNowhere() && !left.some((one) => one.hasAttribute("data-loading"))) focusNear(around);
   });
 }
 

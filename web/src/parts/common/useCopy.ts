@@ -15,5 +15,5 @@ export function useCopy() {
       setError(problem instanceof Error ? problem.message : String(problem));
     }
   };
-  return { copied, error, copy, forget: () => setCopied(null) };
+  return { copied, error, copy };
 }

@@ -1,4 +1,3 @@
-import { Select } from "@mantine/core";
 import { useMediaQuery } from "@mantine/hooks";
 import { useCallback, useMemo } from "react";
 import type { Curves, Experiment, Trial } from "../../api/types";
@@ -16,6 +15,7 @@ import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { SampleNote } from "../common/SampleNote";
+import { Select } from "../common/Select";
 import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { useKeys } from "../common/useKeys";

@@ -1,6 +1,7 @@
-import { SegmentedControl, Select, VisuallyHidden } from "@mantine/core";
+import { SegmentedControl, VisuallyHidden } from "@mantine/core";
 import type { ReactNode } from "react";
 import { choices, formatAcross, type Across } from "../../curves/across";
+import { Select } from "../common/Select";
 import parts from "../common/parts.module.css";
 import { useAtOnce } from "../common/useAtOnce";
 

@@ -1,4 +1,4 @@
-import { Anchor, Button, Select, Switch, TextInput } from "@mantine/core";
+import { Anchor, Button, Switch, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -10,6 +10,7 @@ import { CopyMenu } from "../common/CopyMenu";
 import { Mistakes } from "../common/Mistakes";
 import { NumberField } from "../common/NumberField";
 import { Panel } from "../common/Panel";
+import { Select } from "../common/Select";
 import { useAtOnce } from "../common/useAtOnce";
 import classes from "./WhatIf.module.css";
 

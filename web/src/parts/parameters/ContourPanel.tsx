@@ -1,4 +1,3 @@
-import { Select } from "@mantine/core";
 import { useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { trialsCall } from "../../charts/copies";
@@ -11,6 +10,7 @@ import { rankedOf, shareOfRank } from "../../curves/colours";
 import type { Address } from "../../pages/useAddress";
 import { counted, plural } from "../../format";
 import { Panel } from "../common/Panel";
+import { Select } from "../common/Select";
 import classes from "../common/parts.module.css";
 import { SaveMenu } from "../common/SaveMenu";
 import { earlyWords } from "./Importance";

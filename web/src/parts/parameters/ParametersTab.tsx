@@ -1,4 +1,4 @@
-import { Select, Switch } from "@mantine/core";
+import { Switch } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { api } from "../../api/client";
@@ -15,6 +15,7 @@ import { RankScale } from "../../curves/RankScale";
 import { keys } from "../../live/useExperiment";
 import { formatList, parseList, withBrush, type Brushes, type Chosen } from "../../pages/address";
 import type { Address } from "../../pages/useAddress";
+import { Select } from "../common/Select";
 import { ContourPanel } from "./ContourPanel";
 import { FinishedLegend } from "./FinishedLegend";
 import Importance, { earlyWords } from "./Importance";

@@ -1,4 +1,3 @@
-import { Select } from "@mantine/core";
 import { useMemo } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { hypervolumeCall, trialsCall } from "../../charts/copies";
@@ -14,6 +13,7 @@ import type { Sample } from "../../live/changes";
 import { Panel } from "../common/Panel";
 import { SaveMenu } from "../common/SaveMenu";
 import { SampleNote } from "../common/SampleNote";
+import { Select } from "../common/Select";
 import { useNow } from "../common/useNow";
 import classes from "../common/parts.module.css";
 

@@ -1,4 +1,4 @@
-import { Select, useComputedColorScheme } from "@mantine/core";
+import { useComputedColorScheme } from "@mantine/core";
 import { useCallback, useMemo, type ReactNode } from "react";
 import type { Experiment, Trial } from "../../api/types";
 import { LaneChart } from "../../charts/LaneChart";
@@ -12,6 +12,7 @@ import { colourAt } from "../../curves/colours";
 import { useCurves, useSources, withEveryReport, type LiveExperiment } from "../../live/useExperiment";
 import type { Address } from "../../pages/useAddress";
 import { Panel } from "../common/Panel";
+import { Select } from "../common/Select";
 import classes from "../common/parts.module.css";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";

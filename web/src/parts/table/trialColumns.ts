@@ -5,6 +5,7 @@ import type { Experiment, Trial } from "../../api/types";
 import { asNumber } from "../../api/exact";
 import type { Expected } from "../../curves/expected";
 import { config, counted, decimals, paramName, title, type Labels } from "../../format";
+import { own } from "../../own";
 
 /** The column of the fronts by which trials are ranked if there are several objectives; 1 is the Pareto front. */
 export const FRONT = "front";
@@ -176,7 +177,7 @@ export function columnsOf(
       label: changing ? `Last ${paramName(name, labels)}` : paramName(name, labels),
       ...(changing && { hint: LAST_PARAM }),
       numeric: numeric.get(name) ?? false,
-      value: (trial) => trial.params[name],
+      value: (trial) => own(trial.params, name),
     })),
     { id: "running_s", label: "Ran for", hint: RAN_FOR, numeric: true, value: (trial) => trial.running_s },
     { id: "reason", label: "Why", numeric: false, value: (trial) => trial.reason },

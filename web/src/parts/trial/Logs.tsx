@@ -1,4 +1,4 @@
-import { Anchor, Button, Group, Select, Switch, TextInput } from "@mantine/core";
+import { Anchor, Button, Group, Switch, TextInput } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMediaQuery } from "@mantine/hooks";
 import { useVirtualizer } from "@tanstack/react-virtual";
@@ -8,6 +8,7 @@ import { serviceTime } from "../../api/clock";
 import type { TrialWithSegments } from "../../api/types";
 import { hasEnded } from "../../live/states";
 import type { Address } from "../../pages/useAddress";
+import { Select } from "../common/Select";
 import { errorAt, linesOf } from "./logLines";
 import classes from "./Logs.module.css";
 import { ProblemBox } from "../common/Problem";

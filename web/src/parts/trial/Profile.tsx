@@ -1,4 +1,4 @@
-import { Button, Group, Select } from "@mantine/core";
+import { Button, Group } from "@mantine/core";
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
@@ -9,6 +9,7 @@ import { FlameGraph } from "../../charts/FlameGraph";
 import { bytes, plural } from "../../format";
 import { hasEnded } from "../../live/states";
 import { Mistakes } from "../common/Mistakes";
+import { Select } from "../common/Select";
 import classes from "./TrialDetails.module.css";
 import { useNow } from "../common/useNow";
 

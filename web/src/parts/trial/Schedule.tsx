@@ -8,6 +8,7 @@ import { config, param, paramName, readable } from "../../format";
 import { isPopulationBased } from "../../live/states";
 import { Facts } from "../common/Panel";
 import classes from "../common/parts.module.css";
+import { own } from "../../own";
 
 type Labels = Experiment["labels"];
 
@@ -46,7 +47,9 @@ export function overTraining(params: Params, { schedule }: Pick<Lineage, "schedu
   return Object.fromEntries(
     names.map((name) => {
       const words = (value: unknown) => (value === undefined ? "not present" : param(value));
-      const varied = schedule.some((entry) => JSON.stringify(entry.params[name]) !== JSON.stringify(params[name]));
+      const varied = schedule.some(
+        (entry) => JSON.stringify(own(entry.params, name)) !== JSON.stringify(own(params, name)),
+      );
       return [name, varied ? `${words(first[name])} → ${words(last[name])}` : last[name]];
     }),
   );

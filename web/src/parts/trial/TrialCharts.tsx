@@ -19,6 +19,7 @@ import { useResizeForPrint } from "../../print";
 import { ProblemBox } from "../common/Problem";
 import { SaveMenu } from "../common/SaveMenu";
 import classes from "./TrialDetails.module.css";
+import { own } from "../../own";
 
 const REFRESH_MS = 2000;
 const HEIGHT = 150;
@@ -60,7 +61,7 @@ export function TrialCharts({ trial, metric, across: chosen, rank, of, address }
           across={across}
           rank={rank}
           of={of}
-          view={views[item.metric] ?? USUAL}
+          view={own(views, item.metric) ?? USUAL}
           onView={(view) => change(item.metric, view)}
         />
       ))}

@@ -32,6 +32,7 @@ import { RAN_FOR } from "../table/trialColumns";
 import { useNow } from "../common/useNow";
 import { useMayChange } from "../common/useSession";
 import classes from "./TrialDetails.module.css";
+import { own } from "../../own";
 
 const Profile = lazily(() => import("./Profile"));
 
@@ -382,7 +383,7 @@ function Segments({ trial, labels, onSelect }: SegmentsProps) {
           const before = trial.segments[i - 1];
           const changed = before
             ? Object.entries(segment.params).filter(
-                ([name, value]) => JSON.stringify(before.params[name]) !== JSON.stringify(value),
+                ([name, value]) => JSON.stringify(own(before.params, name)) !== JSON.stringify(value),
               )
             : [];
           const donor = segment.source_trial_number;

@@ -1,7 +1,7 @@
 import { Drawer, MantineProvider } from "@mantine/core";
 import { act, render, screen } from "@testing-library/react";
 import { useRef } from "react";
-import { expect, it } from "vitest";
+import { expect, it, vi } from "vitest";
 import { useFocus, useKeptFocus } from "./TrialDrawer";
 
 function Sheet({ phone }: { phone: boolean }) {
@@ -56,6 +56,23 @@ it("returns the focus to the table if the link that opened the trial is gone", (
   rerender(<Rows open scrolled />);
   rerender(<Rows open={false} scrolled />);
   expect(document.activeElement).toBe(screen.getByRole("region"));
+});
+
+it("brings the link that opened the trial back into sight for the keyboard, and leaves the page in its place for the mouse", () => {
+  const scrolled = [true, false].map((keyboard) => {
+    const { rerender, unmount } = render(<Rows open={false} scrolled={false} />);
+    const link = screen.getByRole("link");
+    const scroll = vi.fn<(options: object) => void>();
+    Object.assign(link, { scrollIntoView: scroll });
+    link.focus();
+    rerender(<Rows open scrolled={false} />);
+    Object.assign(link, { matches: (selector: string) => selector === ":focus-visible" && keyboard });
+    rerender(<Rows open={false} scrolled={false} />);
+    expect(document.activeElement).toBe(link);
+    unmount();
+    return scroll.mock.calls;
+  });
+  expect(scrolled).toEqual([[[{ block: "nearest" }]], []]);
 });
 
 it("moves the focus to the page if the address has opened the trial", () => {

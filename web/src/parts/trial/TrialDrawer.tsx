@@ -60,7 +60,10 @@ export function useFocus(number: number | undefined, phone: boolean) {
     }
     const within = document.activeElement === document.body || content.current?.contains(document.activeElement);
     const first = () => (inside.current ? document.querySelector<HTMLElement>("main [tabindex='0']") : null);
-    if (within) (openers.current.find((one) => one?.isConnected) ?? first())?.focus({ preventScroll: true });
+    const back = within ? (openers.current.find((one) => one?.isConnected) ?? first()) : null;
+    back?.focus({ preventScroll: true });
+    // The page gets its figures back above the link, and the keyboard its place in sight. The mouse leaves the page where it is.
+    if (back?.matches(":focus-visible")) back.scrollIntoView({ block: "nearest" });
     openers.current = [];
   }, [number, enter]);
   return [content, close] as const;
