@@ -28,7 +28,7 @@ from tuner.schedulers.base import (
     TrialStarted,
     can_resume,
 )
-from tuner.schedulers.freeze_thaw.decisions import brief, scouts
+from tuner.schedulers.freeze_thaw.decisions import brief, costs, scouts
 from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.decisions.observations import Observations
@@ -228,6 +228,7 @@ class FreezeThawScheduler(Scheduler):
         t, time = state.clock.get(fact.trial, (0.0, None))
         if fact.t > t:
             state.spent += fact.t - t
+            self._follow_pace(fact, trial, fact.t - t, time)
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
@@ -250,6 +251,18 @@ class FreezeThawScheduler(Scheduler):
             state.held = fact.trial
         elif state.held == fact.trial:
             state.held = None
+
+    def _follow_pace(self, fact: TrialReported, trial: Trial, units: float, before: float | None) -> None:
+        """Track how long the trial trains. `units` is the training of its newest report, and `before` the time of the last one."""
+        state: FreezeThawState = self.state
+        seconds = trial.segments[-1].trained_s if before is None else fact.time - before
+        if seconds <= 0:
+            return
+        first = state.paces.get(fact.trial)
+        if first is None:
+            state.paces[fact.trial] = (units, seconds, 0.0, 0.0)
+        else:
+            state.paces[fact.trial] = (*first[:2], first[2] + units, first[3] + seconds)
 
     def _follow_swings(self, fact: TrialReported, inside: bool) -> float | None:
         """Track how the trial's reports fluctuate. Return its best score within the constraints, if it has one.
@@ -491,6 +504,7 @@ class FreezeThawScheduler(Scheduler):
                 quick=self._quick(),
                 earlier=self._learned.judged(self._observed.results(self.state, trials), self._cube),
                 hints=self._learned.hints,
+                costs=self._costs(trials),
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             with one_thread():
@@ -499,6 +513,13 @@ class FreezeThawScheduler(Scheduler):
                 )
             self._last.asked = asked
         return self._last.winner
+
+    def _costs(self, trials: Population) -> costs.Costs | None:
+        """Return what is known of how long trials train, in the current space; None if nothing is known."""
+        if not costs.exponent() and not costs.FIRST:
+            return None
+        inside = {n: p for n, p in self.state.paces.items() if self._observed.lies_inside(trials[n])}
+        return self._observed.costs.of(inside, self._cube, lambda n: self._observed.point(trials[n]))
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.

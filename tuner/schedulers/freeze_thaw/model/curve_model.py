@@ -41,6 +41,7 @@ Ints = NDArray[np.int64]
 
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
+BAD = 0.0  # the variance of the additional noise of a result whose z is -1
 LINEAR = 0.3  # b, the weight of the linear trend
 
 
@@ -105,6 +106,11 @@ def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
     """Return the columns (n, r) whose dot products are the linear terms of the kernel: b and, with `earlier`, e."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
+
+
+def bad_noise(z: Floats) -> Floats:
+    """Return the additional noise of results (n,) that are worse than the mean."""
+    return BAD * np.maximum(-z, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ class Evidence:
         by_scale = h * h * (1 + h) * grown / 3
 
         k = across[pair] * along[step]
-        k[np.diag_indices(n)] += noise + JITTER
+        k[np.diag_indices(n)] += noise + JITTER + bad_noise(self.z)
         factor, info = lapack.dpotrf(k.T, lower=1)
         if info:
             return 1e10, np.zeros_like(theta)
@@ -282,7 +288,7 @@ class Posterior:
         across[np.diag_indices_from(across)] += self._own
         k = across[np.ix_(self._trial, self._trial)]
         k *= self._along(self._levels)[np.ix_(self._level, self._level)]
-        k[np.diag_indices_from(k)] += noise + JITTER
+        k[np.diag_indices_from(k)] += noise + JITTER + np.append(bad_noise(z), np.zeros(len(running)))
         factor, info = lapack.dpotrf(k.T, lower=1, overwrite_a=1)
         if info:
             raise np.linalg.LinAlgError("the kernel matrix is not positive definite")
@@ -311,6 +317,29 @@ class Posterior:
         k = self._across(x, line)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
         return self._moments(k, line, np.array([tau]))
+
+    def joint(self, trials: Ints, tau: Floats, x: Floats, at: float) -> tuple[Floats, Floats]:
+        """Return the mean (m + k,) and covariance of some trials' curves at tau (m,), and of untried configurations x at `at`."""
+        features = np.concatenate([self._all[trials], x])
+        times = np.concatenate([tau, np.full(len(x), at)])
+        line = self._trends(features)
+        across = self._across(features, line)
+        known = np.flatnonzero(self._column[trials] >= 0)
+        across[known, self._column[trials[known]]] += self._own
+        levels, level = np.unique(times, return_inverse=True)
+        k = across[:, self._trial]
+        k *= self._along(levels)[:, self._level][level]
+        mean: Floats = k[:, : self._real] @ self._alpha
+        v = blas.dtrmm(1.0, self._inverse, k.T, lower=1)
+        scaled = features / self._lengths
+        prior = matern52(distances(scaled, scaled))
+        prior += self._local * np.exp(-0.5 * squared_distances(features, features) / self._radius**2)
+        prior += line @ line.T
+        prior[np.diag_indices_from(prior)] += self._own
+        among = matern52(np.abs(levels[:, None] - levels) / self._scale)
+        among *= np.exp(self._growth * (levels[:, None] + levels - 2))
+        prior *= among[np.ix_(level, level)]
+        return mean, self.amplitude * (prior - v.T @ v)
 
     def left_out(self) -> Floats:
         """Return the predicted mean of each result (n,), in units of z, given only the results of all other trials.
