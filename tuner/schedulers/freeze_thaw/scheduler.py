@@ -253,7 +253,7 @@ class FreezeThawScheduler(Scheduler):
             state.held = None
 
     def _follow_pace(self, fact: TrialReported, trial: Trial, units: float, before: float | None) -> None:
-        """Track how long the trial trains. `units` is the training of its newest report, and `before` the time of the last one."""
+        """Track how long the trial trains: `units` is the training of its newest report, `before` the time of the last one."""
         state: FreezeThawState = self.state
         seconds = trial.segments[-1].trained_s if before is None else fact.time - before
         if seconds <= 0:
@@ -516,7 +516,7 @@ class FreezeThawScheduler(Scheduler):
 
     def _costs(self, trials: Population) -> costs.Costs | None:
         """Return what is known of how long trials train, in the current space; None if nothing is known."""
-        if not costs.exponent() and not costs.FIRST:
+        if not costs.used():
             return None
         inside = {n: p for n, p in self.state.paces.items() if self._observed.lies_inside(trials[n])}
         return self._observed.costs.of(inside, self._cube, lambda n: self._observed.point(trials[n]))
@@ -536,6 +536,9 @@ class FreezeThawScheduler(Scheduler):
             point = untried[0]
         else:
             (point,) = self._cube.spread(1, shift, index)
+            if costs.CHEAP and (known := self._costs(trials)) is not None and len(known.own) >= 6:
+                points = self._cube.spread(2, shift, 2 * index)
+                point = points[int(known.predict(self._cube.features(points)).argmin())]
         return Start(params=self._cube.params(point), reason=reason, tags={"scout": True} if scout else {})
 
     # -- fits ------------------------------------------------------------------------------------------------------------

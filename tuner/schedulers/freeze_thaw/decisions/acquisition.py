@@ -39,6 +39,7 @@ FEW = 30  # number of uniform points if `DecisionInputs.few` is true
 LEFT = 0.0  # the exponent of the training up to the horizon by which chances are divided
 JOINT = 0.0  # the share of decisions that are made by one joint sample of the values at the horizon
 JOINT_NEW = 300
+KNOW = 0.0  # the share of decisions that ask for the knowledge gradient per unit of training
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
 
@@ -140,6 +141,7 @@ class _Draw:
     horizon: float
     goal: float
     thaw: bool
+    know: bool = False
 
     def score(self, mean: Floats, sd: Floats) -> Floats:
         """Return ln of the probability of passing `goal` or, in a thaw decision, of the expected improvement over it."""
@@ -169,7 +171,8 @@ def choose_next(
     kept = q.results.thinned(generator, int(slots[-1]) if q.held else None, QUICK_ROWS if q.quick else MAX_ROWS)
     warp = Warp.of(q.results.score[kept])
     incumbent = warp.forward(q.best)
-    draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
+    know = bool(KNOW) and not thaw and bool(generator.random() < KNOW)
+    draw = _Draw(end if thaw else horizon, incumbent if thaw or know else incumbent + daring, thaw, know)
 
     # Compare only trials whose newest result is in the model, because the model would expect too much of other trials.
     which = np.flatnonzero(np.isin(q.results.newest[slots], kept))
@@ -188,8 +191,11 @@ def choose_next(
     stay, value = None, -math.inf
     if len(which):
         rows_of = np.searchsorted(numbers, q.started[which])
+        if know:
+            mean, _ = posterior.of_trials(rows_of, np.ones(len(which)))
+            draw = replace(draw, horizon=end, goal=max(draw.goal, float(mean.max())))
         stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
-        if not thaw and value < HOPELESS:
+        if not thaw and not know and value < HOPELESS:
             draw = _Draw(end, draw.goal, thaw)
             stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
     if not q.may_start:
@@ -231,10 +237,18 @@ def _best_started(
     mean, sd = posterior.of_trials(rows, tau(q.levels, until))
     # Compare the cost with the training that is certain to follow, which lasts until the next level.
     scores = draw.score(mean, sd)
+    if draw.know:
+        shift = posterior.change_of_trials(rows, tau(q.levels, following))
+        ordered = np.sort(mean)
+        second = max(float(ordered[-2]) if len(mean) > 1 else -math.inf, warp.forward(q.best))
+        leads = mean >= draw.goal
+        against = np.where(leads, second, mean)
+        scores = log_expected_improvement(against, np.maximum(shift, 1e-9), np.where(leads, mean, draw.goal))
+        scores = scores - np.log(following - now)
     values = scores - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
     values = values - LEFT * np.log(np.maximum(until - now, 1e-9) / q.levels[-1])
-    if q.costs is not None and costs.exponent():
-        values = values - costs.exponent() * q.costs.of_trials(numbers)
+    if q.costs is not None:
+        values = values - costs.charged(q.costs.of_trials(numbers))
 
     def forecast(k: int) -> Forecast:
         return _forecast(warp, draw, float(until[k]), mean[k], sd[k], scores[k], values[k])
@@ -305,7 +319,7 @@ def _by_sample(
     if q.costs is None:
         cost[m:] += math.log1p(q.start_cost / float(q.levels[0]))
     else:
-        cost[:m] += costs.exponent() * q.costs.of_trials(numbers)
+        cost[:m] += costs.charged(q.costs.of_trials(numbers))
         cost[m:] += q.costs.toll(x, q.start_cost, float(q.levels[0]))
     cost[m:] -= penalty
     gain = sample - warp.forward(q.best)
@@ -363,7 +377,12 @@ def _best_new(
     def value(points: Floats) -> Floats:
         x = cube.features(points)
         nearest = distance_to_nearest(x, known)
-        values = draw.score(*posterior.of_new(x, at)) - toll + log_apart(nearest)
+        if draw.know:
+            centre, shift = posterior.change_of_new(x, float(tau(q.levels, q.levels[:1])[0]))
+            values = log_expected_improvement(centre, np.maximum(shift, 1e-9), draw.goal) - math.log(q.levels[0])
+            values = values - toll + log_apart(nearest)
+        else:
+            values = draw.score(*posterior.of_new(x, at)) - toll + log_apart(nearest)
         if q.costs is not None:
             values -= q.costs.toll(x, q.start_cost, float(q.levels[0]))
         if q.repeats is not None:
@@ -436,7 +455,7 @@ def _forecast(warp: Warp, draw: _Draw, until: float, mean: float, sd: float, sco
     return Forecast(until, warp.back(float(mean)), (high - low) / 2, chance, adjusted)
 
 
-def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float) -> Floats:
+def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float | Floats) -> Floats:
     """Return ln E[max(f - incumbent, 0)], where f is normal with this mean and standard deviation."""
     u = (mean - incumbent) / sd
     x = np.maximum(u, -5)

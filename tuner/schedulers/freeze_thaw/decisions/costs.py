@@ -17,7 +17,9 @@ from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Ints, centred
 from tuner.schedulers.freeze_thaw.model.unit_cube import Cube
 
 PACE = 0.0  # the exponent of the seconds per unit of training by which chances are divided
-PACE2 = 0.0  # added to PACE
+SLOW = 0.0  # the same for the seconds beyond twice the median
+FIRST_X = 0.0  # the same for the seconds of a first report, among new configurations
+CHEAP = 0.0  # 1 to choose the faster of two scattered configurations
 FIRST = 0.0  # 1 to charge new trials for a first report that takes longer than later ones, else 0
 MOST = 100  # the model is fitted to this many trials
 NOISES = (0.02, 0.1, 0.5, 2.0, 8.0)
@@ -29,7 +31,18 @@ Pace = tuple[float, float, float, float]
 
 def exponent() -> float:
     """Return the exponent of the seconds per unit."""
-    return PACE + PACE2
+    return PACE
+
+
+def charged(logs: Floats) -> Floats:
+    """Return ln of the factors (m,) by which chances are divided, given ln of the relative seconds per unit."""
+    out: Floats = PACE * logs + SLOW * np.maximum(logs - math.log(2), 0)
+    return out
+
+
+def used() -> bool:
+    """Return whether costs matter."""
+    return bool(PACE or FIRST or SLOW or FIRST_X or CHEAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,7 @@ class Costs:
     first: float
     predict: Callable[[Floats], Floats]
     predict_first: Callable[[Floats], Floats]
+    usual: float
 
     def toll(self, x: Floats, start_cost: float, level: float) -> Floats:
         """Return ln of what it costs to start configurations x (m, q) and to train them to the first level (m,)."""
@@ -56,7 +70,10 @@ class Costs:
             return power * np.logaddexp(c, math.log(max(start_cost, 1e-12) / level))
         if FIRST:
             return np.full(len(x), math.log1p((start_cost + self.first) / level))
-        return math.log1p(start_cost / level) + power * self.predict(x)
+        out: Floats = math.log1p(start_cost / level) + charged(self.predict(x))
+        if FIRST_X:
+            out = out + FIRST_X * (self.predict_first(x) - self.usual)
+        return out
 
     def of_trials(self, numbers: Ints) -> Floats:
         """Return ln of the relative seconds per unit of these trials (m,); 0 for trials of which nothing is known."""
@@ -96,7 +113,7 @@ class CostModel:
             found: Floats = usual + _kernel(new, x, cube.group) @ beta
             return found
 
-        return Costs(own, extra, predict, predict_first)
+        return Costs(own, extra, predict, predict_first, usual)
 
 
 def _kernel(a: Floats, b: Floats, group: Ints) -> Floats:

@@ -275,6 +275,7 @@ class Posterior:
         self._lengths = np.exp(theta[:d])[group]
         self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
         self._growth = float(theta[-1])
+        self._noise = noise
         n = self._real = len(z)
         self._z = z
         # `rows.x` may include trials without results, which are only predicted. These trials are not part of the matrix.
@@ -340,6 +341,38 @@ class Posterior:
         among *= np.exp(self._growth * (levels[:, None] + levels - 2))
         prior *= among[np.ix_(level, level)]
         return mean, self.amplitude * (prior - v.T @ v)
+
+    def change_of_trials(self, trials: Ints, tau: Floats) -> Floats:
+        """Return the sd (m,) by which a result at tau (m,) is expected to change the mean of each trial at τ = 1."""
+        x = self._all[trials]
+        line = self._trends(x)
+        across = self._across(x, line)
+        known = np.flatnonzero(self._column[trials] >= 0)
+        across[known, self._column[trials[known]]] += self._own
+        levels, level = np.unique(tau, return_inverse=True)
+        k = across[:, self._trial]
+        return self._change(
+            k * self._along(levels)[:, self._level][level], k * self._along(np.ones(1))[0, self._level], line, tau
+        )
+
+    def change_of_new(self, x: Floats, tau: float) -> tuple[Floats, Floats]:
+        """Return the mean (m,) of untried configurations at τ = 1, and the sd (m,) of its change by a result at tau."""
+        line = self._trends(x)
+        k = self._across(x, line)[:, self._trial]
+        at_end = k * self._along(np.ones(1))[0, self._level]
+        change = self._change(k * self._along(np.array([tau]))[0, self._level], at_end, line, np.full(len(x), tau))
+        return at_end[:, : self._real] @ self._alpha, change
+
+    def _change(self, near: Floats, end: Floats, line: Floats, tau: Floats) -> Floats:
+        v = blas.dtrmm(1.0, self._inverse, near.T, lower=1)
+        w = blas.dtrmm(1.0, self._inverse, end.T, lower=1)
+        trend = 1 + self._local + self._own + np.einsum("ij,ij->i", line, line)
+        variance = trend * np.exp(2 * self._growth * (tau - 1)) - np.einsum("ij,ij->j", v, v)
+        together = trend * np.exp(self._growth * (tau - 1)) * matern52(np.abs(1 - tau) / self._scale)
+        together = together - np.einsum("ij,ij->j", v, w)
+        variance = np.maximum(variance, 1e-9) + self._noise + JITTER
+        out: Floats = np.sqrt(self.amplitude) * np.abs(together) / np.sqrt(variance)
+        return out
 
     def left_out(self) -> Floats:
         """Return the predicted mean of each result (n,), in units of z, given only the results of all other trials.
