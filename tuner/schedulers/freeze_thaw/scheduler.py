@@ -55,6 +55,7 @@ QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many result
 FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
 
 PRIOR = Prior()
+MODEL_SCOUTS = 0.0  # the share of scouts that the model chooses
 
 
 class FreezeThawScheduler(Scheduler):
@@ -402,6 +403,10 @@ class FreezeThawScheduler(Scheduler):
         if may_start and self._scout_due(trials):
             reach = time_in_words(self.context.time_attr, self._scout_end)
             why = scouts.why(reach, self._misled(trials))
+            if MODEL_SCOUTS and self._draw("scout by the model") < MODEL_SCOUTS:
+                point = self._promising(trials)
+                if point is not None:
+                    return Start(params=self._cube.params(point), reason=why, tags={"scout": True})
             return self._spread(trials, state.scouts, why, scout=True)
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
             return quickly
@@ -513,6 +518,28 @@ class FreezeThawScheduler(Scheduler):
                 )
             self._last.asked = asked
         return self._last.winner
+
+    def _promising(self, trials: Population) -> Floats | None:
+        """Return the configuration with the greatest expected improvement at the end."""
+        state: FreezeThawState = self.state
+        inputs = DecisionInputs(
+            results=self._observed.results(self.state, trials),
+            levels=np.array(self._levels),
+            theta=self._theta(),
+            best=self._observed.best(self.state, trials),
+            started=np.array([], dtype=np.int64),
+            held=False,
+            waste=np.array([]),
+            running=np.array(sorted(state.running), dtype=np.int64),
+            start_cost=0.0,
+            may_start=True,
+            thaw=1.0,
+            repeats=self._observed.chance_of_repeats(self.state, trials),
+        )
+        generator = np.random.default_rng(self._key("promising", state.ordinal))
+        with one_thread():
+            winner = choose_next(inputs, self._cube, lambda n: self._observed.point(trials[n]), generator)
+        return None if winner is None else winner.point
 
     def _costs(self, trials: Population) -> costs.Costs | None:
         """Return what is known of how long trials train, in the current space; None if nothing is known."""

@@ -39,6 +39,7 @@ FEW = 30  # number of uniform points if `DecisionInputs.few` is true
 LEFT = 0.0  # the exponent of the training up to the horizon by which chances are divided
 JOINT = 0.0  # the share of decisions that are made by one joint sample of the values at the horizon
 JOINT_NEW = 300
+STAY = 0.0  # what is added to ln of the chance of the trial that has just reported
 KNOW = 0.0  # the share of decisions that ask for the knowledge gradient per unit of training
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
@@ -249,6 +250,9 @@ def _best_started(
     values = values - LEFT * np.log(np.maximum(until - now, 1e-9) / q.levels[-1])
     if q.costs is not None:
         values = values - costs.charged(q.costs.of_trials(numbers))
+
+    if STAY and q.held:
+        values[-1] += STAY
 
     def forecast(k: int) -> Forecast:
         return _forecast(warp, draw, float(until[k]), mean[k], sd[k], scores[k], values[k])

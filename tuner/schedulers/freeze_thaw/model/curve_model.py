@@ -42,6 +42,7 @@ Ints = NDArray[np.int64]
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
 BAD = 0.0  # the variance of the additional noise of a result whose z is -1
+CONSTANT = 0.0  # the weight of a trend that all configurations share
 LINEAR = 0.3  # b, the weight of the linear trend
 
 
@@ -105,6 +106,8 @@ def centred(x: Floats, group: Ints) -> Floats:
 def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
     """Return the columns (n, r) whose dot products are the linear terms of the kernel: b and, with `earlier`, e."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
+    if CONSTANT:
+        line = np.column_stack([line, np.full(len(x), math.sqrt(CONSTANT))])
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
 
 

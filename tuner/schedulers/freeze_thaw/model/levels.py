@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LEVEL_RATIO = 1.5
+BEND = 0.0  # how far the time axis is bent beyond the logarithm
 
 
 def levels(grace: float, end: float) -> list[float]:
@@ -34,4 +35,5 @@ def tau(levels: Floats, t: Floats) -> Floats:
     if len(levels) == 1:
         return np.ones(np.shape(t))
     out: Floats = np.log(np.maximum(t, levels[0]) / levels[0]) / math.log(levels[-1] / levels[0])
-    return out
+    linear = (np.maximum(t, levels[0]) - levels[0]) / (levels[-1] - levels[0])
+    return (1 + BEND) * out - BEND * linear
