@@ -56,6 +56,7 @@ FIT_S = 0.3  # after a fit, there must be this many seconds of training before t
 
 PRIOR = Prior()
 MODEL_SCOUTS = 0.0  # the share of scouts that the model chooses
+MORE_SCOUTS = 0.0
 
 
 class FreezeThawScheduler(Scheduler):
@@ -403,7 +404,7 @@ class FreezeThawScheduler(Scheduler):
         if may_start and self._scout_due(trials):
             reach = time_in_words(self.context.time_attr, self._scout_end)
             why = scouts.why(reach, self._misled(trials))
-            if MODEL_SCOUTS and self._draw("scout by the model") < MODEL_SCOUTS:
+            if self._draw("scout by the model") < MODEL_SCOUTS + MORE_SCOUTS:
                 point = self._promising(trials)
                 if point is not None:
                     return Start(params=self._cube.params(point), reason=why, tags={"scout": True})

@@ -40,6 +40,7 @@ LEFT = 0.0  # the exponent of the training up to the horizon by which chances ar
 JOINT = 0.0  # the share of decisions that are made by one joint sample of the values at the horizon
 JOINT_NEW = 300
 STAY = 0.0  # what is added to ln of the chance of the trial that has just reported
+NEW = 0.0
 KNOW = 0.0  # the share of decisions that ask for the knowledge gradient per unit of training
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
@@ -208,6 +209,7 @@ def choose_next(
     new, new_value = _best_new(q, draw, posterior, warp, cube, point, generator, stay)
     if thaw:
         new_value -= math.log(RIVAL)
+    new_value += NEW
     if new is not None and new_value > value:
         return new
     return stay if stay is None or new is None else replace(stay, new=True, rival=_likelier(stay.rival, new))
