@@ -28,7 +28,7 @@ from tuner.schedulers.base import (
     TrialStarted,
     can_resume,
 )
-from tuner.schedulers.freeze_thaw.decisions import brief, costs, scouts
+from tuner.schedulers.freeze_thaw.decisions import brief, scouts
 from tuner.schedulers.freeze_thaw.decisions.acquisition import DecisionInputs, Winner, choose_next
 from tuner.schedulers.freeze_thaw.decisions.budget import Budget, derived, repeated_training
 from tuner.schedulers.freeze_thaw.decisions.observations import Observations
@@ -55,8 +55,6 @@ QUICK_FIT_ROWS = 100  # a fit of the smaller model uses at most this many result
 FIT_S = 0.3  # after a fit, there must be this many seconds of training before the next fit
 
 PRIOR = Prior()
-MODEL_SCOUTS = 0.0  # the share of scouts that the model chooses
-MORE_SCOUTS = 0.0
 
 
 class FreezeThawScheduler(Scheduler):
@@ -230,7 +228,6 @@ class FreezeThawScheduler(Scheduler):
         t, time = state.clock.get(fact.trial, (0.0, None))
         if fact.t > t:
             state.spent += fact.t - t
-            self._follow_pace(fact, trial, fact.t - t, time)
             if time is not None and fact.time >= time:
                 state.pace = [*state.pace, (fact.time - time) / (fact.t - t)][-KEPT_TIMES:]
         state.clock[fact.trial] = (fact.t, fact.time)
@@ -253,18 +250,6 @@ class FreezeThawScheduler(Scheduler):
             state.held = fact.trial
         elif state.held == fact.trial:
             state.held = None
-
-    def _follow_pace(self, fact: TrialReported, trial: Trial, units: float, before: float | None) -> None:
-        """Track how long the trial trains: `units` is the training of its newest report, `before` the time of the last one."""
-        state: FreezeThawState = self.state
-        seconds = trial.segments[-1].trained_s if before is None else fact.time - before
-        if seconds <= 0:
-            return
-        first = state.paces.get(fact.trial)
-        if first is None:
-            state.paces[fact.trial] = (units, seconds, 0.0, 0.0)
-        else:
-            state.paces[fact.trial] = (*first[:2], first[2] + units, first[3] + seconds)
 
     def _follow_swings(self, fact: TrialReported, inside: bool) -> float | None:
         """Track how the trial's reports fluctuate. Return its best score within the constraints, if it has one.
@@ -404,10 +389,6 @@ class FreezeThawScheduler(Scheduler):
         if may_start and self._scout_due(trials):
             reach = time_in_words(self.context.time_attr, self._scout_end)
             why = scouts.why(reach, self._misled(trials))
-            if self._draw("scout by the model") < MODEL_SCOUTS + MORE_SCOUTS:
-                point = self._promising(trials)
-                if point is not None:
-                    return Start(params=self._cube.params(point), reason=why, tags={"scout": True})
             return self._spread(trials, state.scouts, why, scout=True)
         if not self._by_model(trials) and (quickly := self._without_model(trials, may_start)) is not None:
             return quickly
@@ -510,7 +491,6 @@ class FreezeThawScheduler(Scheduler):
                 quick=self._quick(),
                 earlier=self._learned.judged(self._observed.results(self.state, trials), self._cube),
                 hints=self._learned.hints,
-                costs=self._costs(trials),
             )
             generator = np.random.default_rng(self._key("weigh", state.ordinal, -1 if held is None else held))
             with one_thread():
@@ -519,35 +499,6 @@ class FreezeThawScheduler(Scheduler):
                 )
             self._last.asked = asked
         return self._last.winner
-
-    def _promising(self, trials: Population) -> Floats | None:
-        """Return the configuration with the greatest expected improvement at the end."""
-        state: FreezeThawState = self.state
-        inputs = DecisionInputs(
-            results=self._observed.results(self.state, trials),
-            levels=np.array(self._levels),
-            theta=self._theta(),
-            best=self._observed.best(self.state, trials),
-            started=np.array([], dtype=np.int64),
-            held=False,
-            waste=np.array([]),
-            running=np.array(sorted(state.running), dtype=np.int64),
-            start_cost=0.0,
-            may_start=True,
-            thaw=1.0,
-            repeats=self._observed.chance_of_repeats(self.state, trials),
-        )
-        generator = np.random.default_rng(self._key("promising", state.ordinal))
-        with one_thread():
-            winner = choose_next(inputs, self._cube, lambda n: self._observed.point(trials[n]), generator)
-        return None if winner is None else winner.point
-
-    def _costs(self, trials: Population) -> costs.Costs | None:
-        """Return what is known of how long trials train, in the current space; None if nothing is known."""
-        if not costs.used():
-            return None
-        inside = {n: p for n, p in self.state.paces.items() if self._observed.lies_inside(trials[n])}
-        return self._observed.costs.of(inside, self._cube, lambda n: self._observed.point(trials[n]))
 
     def _spread(self, trials: Population, index: int, reason: str, scout: bool = False) -> Start | None:
         """Return a Start at the next point of a low-discrepancy sequence.
@@ -564,9 +515,6 @@ class FreezeThawScheduler(Scheduler):
             point = untried[0]
         else:
             (point,) = self._cube.spread(1, shift, index)
-            if costs.CHEAP and (known := self._costs(trials)) is not None and len(known.own) >= 6:
-                points = self._cube.spread(2, shift, 2 * index)
-                point = points[int(known.predict(self._cube.features(points)).argmin())]
         return Start(params=self._cube.params(point), reason=reason, tags={"scout": True} if scout else {})
 
     # -- fits ------------------------------------------------------------------------------------------------------------

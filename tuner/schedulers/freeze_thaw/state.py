@@ -39,8 +39,6 @@ class FreezeThawState:
     scouted: float = 0.0  # the part of `spent` that went to scouts before they could be paused
     pace: list[float] = field(default_factory=list)  # seconds per unit of time_attr, of the latest reports
     startups: list[float] = field(default_factory=list)  # seconds, of the latest segments
-    # trial -> the units of time_attr and the seconds of its first report, and those of all its later reports
-    paces: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     theta: list[float] = field(default_factory=list)  # parameters of the curve model
     fitted_at: int = 0  # number of results at the last fit
     fitted_spent: float = 0.0  # `spent` at the last fit

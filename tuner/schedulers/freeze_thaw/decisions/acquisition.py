@@ -17,10 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import lapack
 from scipy.special import log_ndtr
 
-from tuner.schedulers.freeze_thaw.decisions import costs
 from tuner.schedulers.freeze_thaw.decisions.novelty import distance_to_nearest, log_apart, log_new
 from tuner.schedulers.freeze_thaw.model.curve_model import Floats, Ints, Posterior, Rows
 from tuner.schedulers.freeze_thaw.model.earlier import Earlier
@@ -36,12 +34,6 @@ SCATTERED, AROUND_BEST, CLIMBERS, TRIES = 500, 20, 6, 10
 QUICK_ROWS, QUICK_SCATTERED, QUICK_AROUND = 60, 100, 10  # used if `DecisionInputs.quick` is true
 AROUND_HINT = 4  # number of neighbors of each hint to try
 FEW = 30  # number of uniform points if `DecisionInputs.few` is true
-LEFT = 0.0  # the exponent of the training up to the horizon by which chances are divided
-JOINT = 0.0  # the share of decisions that are made by one joint sample of the values at the horizon
-JOINT_NEW = 300
-STAY = 0.0  # what is added to ln of the chance of the trial that has just reported
-NEW = 0.0
-KNOW = 0.0  # the share of decisions that ask for the knowledge gradient per unit of training
 STEPS = (0.1, 0.05, 0.025, 0.012)  # standard deviations of the steps of the hill climbs
 
 
@@ -85,7 +77,6 @@ class DecisionInputs:
     quick: bool = False
     earlier: Earlier | None = None
     hints: Floats | None = None
-    costs: costs.Costs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +134,6 @@ class _Draw:
     horizon: float
     goal: float
     thaw: bool
-    know: bool = False
 
     def score(self, mean: Floats, sd: Floats) -> Floats:
         """Return ln of the probability of passing `goal` or, in a thaw decision, of the expected improvement over it."""
@@ -173,8 +163,7 @@ def choose_next(
     kept = q.results.thinned(generator, int(slots[-1]) if q.held else None, QUICK_ROWS if q.quick else MAX_ROWS)
     warp = Warp.of(q.results.score[kept])
     incumbent = warp.forward(q.best)
-    know = bool(KNOW) and not thaw and bool(generator.random() < KNOW)
-    draw = _Draw(end if thaw else horizon, incumbent if thaw or know else incumbent + daring, thaw, know)
+    draw = _Draw(end if thaw else horizon, incumbent if thaw else incumbent + daring, thaw)
 
     # Compare only trials whose newest result is in the model, because the model would expect too much of other trials.
     which = np.flatnonzero(np.isin(q.results.newest[slots], kept))
@@ -193,23 +182,15 @@ def choose_next(
     stay, value = None, -math.inf
     if len(which):
         rows_of = np.searchsorted(numbers, q.started[which])
-        if know:
-            mean, _ = posterior.of_trials(rows_of, np.ones(len(which)))
-            draw = replace(draw, horizon=end, goal=max(draw.goal, float(mean.max())))
         stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
-        if not thaw and not know and value < HOPELESS:
+        if not thaw and value < HOPELESS:
             draw = _Draw(end, draw.goal, thaw)
             stay, value = _best_started(q, draw, posterior, warp, which, rows_of)
     if not q.may_start:
         return stay
-    if JOINT and not thaw and len(which) and not q.few and generator.random() < JOINT:
-        return _by_sample(
-            q, draw, posterior, warp, cube, point, generator, which, np.searchsorted(numbers, q.started[which])
-        )
     new, new_value = _best_new(q, draw, posterior, warp, cube, point, generator, stay)
     if thaw:
         new_value -= math.log(RIVAL)
-    new_value += NEW
     if new is not None and new_value > value:
         return new
     return stay if stay is None or new is None else replace(stay, new=True, rival=_likelier(stay.rival, new))
@@ -240,21 +221,7 @@ def _best_started(
     mean, sd = posterior.of_trials(rows, tau(q.levels, until))
     # Compare the cost with the training that is certain to follow, which lasts until the next level.
     scores = draw.score(mean, sd)
-    if draw.know:
-        shift = posterior.change_of_trials(rows, tau(q.levels, following))
-        ordered = np.sort(mean)
-        second = max(float(ordered[-2]) if len(mean) > 1 else -math.inf, warp.forward(q.best))
-        leads = mean >= draw.goal
-        against = np.where(leads, second, mean)
-        scores = log_expected_improvement(against, np.maximum(shift, 1e-9), np.where(leads, mean, draw.goal))
-        scores = scores - np.log(following - now)
     values = scores - np.log1p(q.waste[which] / np.maximum(following - now, 1e-12))
-    values = values - LEFT * np.log(np.maximum(until - now, 1e-9) / q.levels[-1])
-    if q.costs is not None:
-        values = values - costs.charged(q.costs.of_trials(numbers))
-
-    if STAY and q.held:
-        values[-1] += STAY
 
     def forecast(k: int) -> Forecast:
         return _forecast(warp, draw, float(until[k]), mean[k], sd[k], scores[k], values[k])
@@ -278,82 +245,6 @@ def _best_started(
     return winner, float(values[k])
 
 
-def _by_sample(
-    q: DecisionInputs,
-    draw: _Draw,
-    posterior: Posterior,
-    warp: Warp,
-    cube: Cube,
-    point: Callable[[int], Floats],
-    generator: np.random.Generator,
-    which: Ints,
-    rows: Ints,
-) -> Winner | None:
-    """Return the best candidate in one joint sample of the values at the horizon."""
-    numbers = q.started[which]
-    slots = np.searchsorted(q.results.number, numbers)
-    reached = q.results.level[q.results.newest[slots]]
-    now = q.levels[reached]
-    until = np.minimum(now + draw.horizon, q.levels[-1])
-    end = min(draw.horizon, float(q.levels[-1]))
-    at = float(tau(q.levels, np.array([end]))[0])
-    top = q.results.points[q.results.top(5)]
-    scale = np.exp(generator.uniform(math.log(0.02), math.log(0.3), (AROUND_BEST * len(top), 1)))
-    near = cube.perturb(np.repeat(top, AROUND_BEST, 0), scale, generator)
-    points = np.concatenate([cube.scatter(JOINT_NEW, generator), near])
-    x = cube.features(points)
-    known = cube.features(np.concatenate([q.results.points, *(point(int(n))[None] for n in q.running)]))
-    nearest = distance_to_nearest(x, known)
-    penalty = log_apart(nearest) + (log_new(q.repeats, nearest) if q.repeats is not None else 0.0)
-    if cube.discrete:
-        tried = {key(p) for p in q.results.points} | {key(point(int(n))) for n in q.running}
-        penalty[[key(p) in tried for p in points]] = -np.inf
-    mean, covariance = posterior.joint(rows, tau(q.levels, until), x, at)
-    sd = np.sqrt(np.maximum(np.diag(covariance), 1e-9))
-    covariance[np.diag_indices_from(covariance)] += 1e-6 * float(sd.max()) ** 2
-    factor, info = lapack.dpotrf(covariance.T, lower=1)
-    if info:
-        values, vectors = np.linalg.eigh(covariance)
-        sample = mean + vectors @ (np.sqrt(np.maximum(values, 0)) * generator.standard_normal(len(mean)))
-    else:
-        sample = mean + np.tril(factor) @ generator.standard_normal(len(mean))
-    cost = np.zeros(len(sample))
-    m = len(numbers)
-    cost[:m] += np.log1p(q.waste[which] / np.maximum(q.levels[np.minimum(reached + 1, len(q.levels) - 1)] - now, 1e-12))
-    cost[:m] += LEFT * np.log(np.maximum(until - now, 1e-9) / q.levels[-1])
-    cost[m:] += LEFT * math.log(end / q.levels[-1])
-    if q.costs is None:
-        cost[m:] += math.log1p(q.start_cost / float(q.levels[0]))
-    else:
-        cost[:m] += costs.charged(q.costs.of_trials(numbers))
-        cost[m:] += q.costs.toll(x, q.start_cost, float(q.levels[0]))
-    cost[m:] -= penalty
-    gain = sample - warp.forward(q.best)
-    worth = np.log(np.maximum(gain, 1e-9)) - cost
-    if float(gain[np.isfinite(cost)].max()) <= 0:
-        worth = np.where(np.isfinite(cost), sample, -np.inf)
-    order = np.argsort(-worth, kind="stable")
-    best, second = int(order[0]), int(order[1]) if len(order) > 1 else None
-    scores = draw.score(mean, sd)
-
-    def forecast(k: int) -> Forecast:
-        t = float(until[k]) if k < m else end
-        return _forecast(warp, draw, t, float(mean[k]), float(sd[k]), float(scores[k]), float(scores[k]))
-
-    return Winner(
-        trial=int(numbers[best]) if best < m else None,
-        point=None if best < m else points[best - m],
-        forecast=forecast(best),
-        held=forecast(m - 1) if q.held else None,
-        goal=warp.back(draw.goal),
-        thaw=False,
-        rival=None if second is None else (int(numbers[second]) if second < m else None, forecast(second)),
-        compared=len(which),
-        started=len(q.started),
-        new=True,
-    )
-
-
 def _best_new(
     q: DecisionInputs,
     draw: _Draw,
@@ -373,8 +264,7 @@ def _best_new(
     """
     until = min(draw.horizon, float(q.levels[-1]))
     at = float(tau(q.levels, np.array([until]))[0])
-    toll = math.log1p(q.start_cost / float(q.levels[0])) if q.costs is None else 0.0
-    toll += LEFT * math.log(until / float(q.levels[-1]))
+    toll = math.log1p(q.start_cost / float(q.levels[0]))
     tried: set[bytes] = set()
     if cube.discrete:
         tried = {key(p) for p in q.results.points} | {key(point(int(n))) for n in q.running}
@@ -383,14 +273,7 @@ def _best_new(
     def value(points: Floats) -> Floats:
         x = cube.features(points)
         nearest = distance_to_nearest(x, known)
-        if draw.know:
-            centre, shift = posterior.change_of_new(x, float(tau(q.levels, q.levels[:1])[0]))
-            values = log_expected_improvement(centre, np.maximum(shift, 1e-9), draw.goal) - math.log(q.levels[0])
-            values = values - toll + log_apart(nearest)
-        else:
-            values = draw.score(*posterior.of_new(x, at)) - toll + log_apart(nearest)
-        if q.costs is not None:
-            values -= q.costs.toll(x, q.start_cost, float(q.levels[0]))
+        values = draw.score(*posterior.of_new(x, at)) - toll + log_apart(nearest)
         if q.repeats is not None:
             values += log_new(q.repeats, nearest)
         if tried:
@@ -461,7 +344,7 @@ def _forecast(warp: Warp, draw: _Draw, until: float, mean: float, sd: float, sco
     return Forecast(until, warp.back(float(mean)), (high - low) / 2, chance, adjusted)
 
 
-def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float | Floats) -> Floats:
+def log_expected_improvement(mean: Floats, sd: Floats, incumbent: float) -> Floats:
     """Return ln E[max(f - incumbent, 0)], where f is normal with this mean and standard deviation."""
     u = (mean - incumbent) / sd
     x = np.maximum(u, -5)

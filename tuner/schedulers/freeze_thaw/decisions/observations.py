@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tuner.domain.trial import Population, Trial
 from tuner.schedulers.base import SchedulerContext
-from tuner.schedulers.freeze_thaw.decisions import brief, costs
+from tuner.schedulers.freeze_thaw.decisions import brief
 from tuner.schedulers.freeze_thaw.decisions.novelty import Novelty
 from tuner.schedulers.freeze_thaw.model import early_reports
 from tuner.schedulers.freeze_thaw.model.curve_model import Floats
@@ -36,7 +36,6 @@ class Observations:
         self._repeats = Repeats()
         self._level_ranks = brief.LevelRanks()
         self._novelty = Novelty()
-        self.costs = costs.CostModel()
         self._points: dict[int, Floats] = {}
         self._inside: dict[int, bool] = {}
         self._misled: tuple[int, bool] | None = None  # the number of results that were judged, and the judgment

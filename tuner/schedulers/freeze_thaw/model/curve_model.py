@@ -41,8 +41,6 @@ Ints = NDArray[np.int64]
 
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-6
-BAD = 0.0  # the variance of the additional noise of a result whose z is -1
-CONSTANT = 0.0  # the weight of a trend that all configurations share
 LINEAR = 0.3  # b, the weight of the linear trend
 
 
@@ -106,14 +104,7 @@ def centred(x: Floats, group: Ints) -> Floats:
 def trends(x: Floats, group: Ints, earlier: Floats | None) -> Floats:
     """Return the columns (n, r) whose dot products are the linear terms of the kernel: b and, with `earlier`, e."""
     line: Floats = math.sqrt(LINEAR) * centred(x, group)
-    if CONSTANT:
-        line = np.column_stack([line, np.full(len(x), math.sqrt(CONSTANT))])
     return line if earlier is None else np.concatenate([line, earlier], axis=1)
-
-
-def bad_noise(z: Floats) -> Floats:
-    """Return the additional noise of results (n,) that are worse than the mean."""
-    return BAD * np.maximum(-z, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +188,7 @@ class Evidence:
         by_scale = h * h * (1 + h) * grown / 3
 
         k = across[pair] * along[step]
-        k[np.diag_indices(n)] += noise + JITTER + bad_noise(self.z)
+        k[np.diag_indices(n)] += noise + JITTER
         factor, info = lapack.dpotrf(k.T, lower=1)
         if info:
             return 1e10, np.zeros_like(theta)
@@ -278,7 +269,6 @@ class Posterior:
         self._lengths = np.exp(theta[:d])[group]
         self._scale, self._own, noise, self._local, self._radius = (float(v) for v in np.exp(theta[d:-1]))
         self._growth = float(theta[-1])
-        self._noise = noise
         n = self._real = len(z)
         self._z = z
         # `rows.x` may include trials without results, which are only predicted. These trials are not part of the matrix.
@@ -292,7 +282,7 @@ class Posterior:
         across[np.diag_indices_from(across)] += self._own
         k = across[np.ix_(self._trial, self._trial)]
         k *= self._along(self._levels)[np.ix_(self._level, self._level)]
-        k[np.diag_indices_from(k)] += noise + JITTER + np.append(bad_noise(z), np.zeros(len(running)))
+        k[np.diag_indices_from(k)] += noise + JITTER
         factor, info = lapack.dpotrf(k.T, lower=1, overwrite_a=1)
         if info:
             raise np.linalg.LinAlgError("the kernel matrix is not positive definite")
@@ -321,61 +311,6 @@ class Posterior:
         k = self._across(x, line)[:, self._trial]
         k *= self._along(np.array([tau]))[0, self._level]
         return self._moments(k, line, np.array([tau]))
-
-    def joint(self, trials: Ints, tau: Floats, x: Floats, at: float) -> tuple[Floats, Floats]:
-        """Return the mean (m + k,) and covariance of some trials' curves at tau (m,), and of untried configurations x at `at`."""
-        features = np.concatenate([self._all[trials], x])
-        times = np.concatenate([tau, np.full(len(x), at)])
-        line = self._trends(features)
-        across = self._across(features, line)
-        known = np.flatnonzero(self._column[trials] >= 0)
-        across[known, self._column[trials[known]]] += self._own
-        levels, level = np.unique(times, return_inverse=True)
-        k = across[:, self._trial]
-        k *= self._along(levels)[:, self._level][level]
-        mean: Floats = k[:, : self._real] @ self._alpha
-        v = blas.dtrmm(1.0, self._inverse, k.T, lower=1)
-        scaled = features / self._lengths
-        prior = matern52(distances(scaled, scaled))
-        prior += self._local * np.exp(-0.5 * squared_distances(features, features) / self._radius**2)
-        prior += line @ line.T
-        prior[np.diag_indices_from(prior)] += self._own
-        among = matern52(np.abs(levels[:, None] - levels) / self._scale)
-        among *= np.exp(self._growth * (levels[:, None] + levels - 2))
-        prior *= among[np.ix_(level, level)]
-        return mean, self.amplitude * (prior - v.T @ v)
-
-    def change_of_trials(self, trials: Ints, tau: Floats) -> Floats:
-        """Return the sd (m,) by which a result at tau (m,) is expected to change the mean of each trial at τ = 1."""
-        x = self._all[trials]
-        line = self._trends(x)
-        across = self._across(x, line)
-        known = np.flatnonzero(self._column[trials] >= 0)
-        across[known, self._column[trials[known]]] += self._own
-        levels, level = np.unique(tau, return_inverse=True)
-        k = across[:, self._trial]
-        return self._change(
-            k * self._along(levels)[:, self._level][level], k * self._along(np.ones(1))[0, self._level], line, tau
-        )
-
-    def change_of_new(self, x: Floats, tau: float) -> tuple[Floats, Floats]:
-        """Return the mean (m,) of untried configurations at τ = 1, and the sd (m,) of its change by a result at tau."""
-        line = self._trends(x)
-        k = self._across(x, line)[:, self._trial]
-        at_end = k * self._along(np.ones(1))[0, self._level]
-        change = self._change(k * self._along(np.array([tau]))[0, self._level], at_end, line, np.full(len(x), tau))
-        return at_end[:, : self._real] @ self._alpha, change
-
-    def _change(self, near: Floats, end: Floats, line: Floats, tau: Floats) -> Floats:
-        v = blas.dtrmm(1.0, self._inverse, near.T, lower=1)
-        w = blas.dtrmm(1.0, self._inverse, end.T, lower=1)
-        trend = 1 + self._local + self._own + np.einsum("ij,ij->i", line, line)
-        variance = trend * np.exp(2 * self._growth * (tau - 1)) - np.einsum("ij,ij->j", v, v)
-        together = trend * np.exp(self._growth * (tau - 1)) * matern52(np.abs(1 - tau) / self._scale)
-        together = together - np.einsum("ij,ij->j", v, w)
-        variance = np.maximum(variance, 1e-9) + self._noise + JITTER
-        out: Floats = np.sqrt(self.amplitude) * np.abs(together) / np.sqrt(variance)
-        return out
 
     def left_out(self) -> Floats:
         """Return the predicted mean of each result (n,), in units of z, given only the results of all other trials.

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LEVEL_RATIO = 1.5
-BEND = 0.0  # how far the time axis is bent beyond the logarithm
 
 
 def levels(grace: float, end: float) -> list[float]:
@@ -35,5 +34,4 @@ def tau(levels: Floats, t: Floats) -> Floats:
     if len(levels) == 1:
         return np.ones(np.shape(t))
     out: Floats = np.log(np.maximum(t, levels[0]) / levels[0]) / math.log(levels[-1] / levels[0])
-    linear = (np.maximum(t, levels[0]) - levels[0]) / (levels[-1] - levels[0])
-    return (1 + BEND) * out - BEND * linear
+    return out
