@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -131,6 +134,24 @@ def test_a_directory_that_this_user_may_not_write_to_is_an_error(
     assert "TMPDIR" in found["temporary directory"].advice
 
 
+def test_a_home_below_a_folder_that_this_user_may_not_enter_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ended with a traceback."""
+    private, stat = tmp_path / "private", os.stat
+    private.mkdir()
+
+    def refused(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str | Path) and private in Path(path).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = {each.subject: each for each in doctor.check_machine(Settings(home=private / "a" / "home"))}["home"]
+    assert (found.level, found.what) == ("error", f"{private} is not writable")
+
+
 def test_the_directory_that_is_named_is_looked_at(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,10 +172,15 @@ def test_storage_that_takes_no_file_is_an_error(tmp_path: Path, uri: str) -> Non
     assert (found.level, uri in found.what) == ("error", True)
 
 
-def test_a_port_that_something_else_has_is_warned_of(settings: Settings) -> None:
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "other protocol"])
+def test_a_port_that_something_else_has_is_warned_of(settings: Settings, greeting: bytes) -> None:
+    """The second of them ended the command with a traceback."""
     assert only(doctor.check_port(settings)).level == "ok"
-    with socket.socket() as other:  # it does not listen: a service that accepts and never answers is waited for
+    with socket.socket() as other:  # if it is silent, it does not listen: a service that never answers is waited for
         other.bind(("127.0.0.1", settings.port))
+        if greeting:
+            other.listen()
+            threading.Thread(target=lambda: other.accept()[0].sendall(greeting), daemon=True).start()
         found = only(doctor.check_port(settings))
     assert (found.level, "Address already in use" in found.what) == ("warning", True)
 

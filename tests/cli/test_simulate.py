@@ -13,10 +13,13 @@ from tuner.cli.commands import app
 from tuner.errors import EntrypointError
 
 FUNCTION = """
+import warnings
+
 import tuner
 
 def evaluate(config, checkpoint):
     for step in range(1, 10):
+        warnings.warn("divide by zero")
         yield tuner.Step(metrics={"loss": config["lr"] / step}, seconds=2.0, checkpoint=step)
 
 def silent(config, checkpoint):
@@ -42,6 +45,7 @@ def test_a_search_in_virtual_time(file: str) -> None:
     shown = CliRunner().invoke(app, search).output
     assert re.search(r"completed after \d+ virtual seconds with [\d,]+ reports", shown)
     assert "best loss 0.111111 by trial" in shown
+    assert shown.count("warning: divide by zero\n") == 1, "however many reports have warned"
 
 
 def test_a_search_without_a_result_has_status_1(file: str) -> None:
