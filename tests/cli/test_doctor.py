@@ -48,6 +48,7 @@ def test_this_machine_passes_the_quick_checks(settings: Settings, monkeypatch: p
     found = [json.loads(line) for line in done.output.splitlines()]
     assert done.exit_code == 0, done.output
     assert {each["subject"] for each in found} >= {"python", "packages", "machine", "database", "storage", "port"}
+    assert not {each["subject"] for each in found} & {"torch", "ray"}, "their checks are not quick"
     left = [path.name for path in settings.home.rglob("*") if path.is_file()]
     assert all(name.startswith("tuner.db") for name in left), "nothing else is left behind"
 

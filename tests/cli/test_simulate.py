@@ -50,7 +50,9 @@ def test_a_search_in_virtual_time(file: str) -> None:
 
 def test_a_search_without_a_result_has_status_1(file: str) -> None:
     search = ["simulate", f"{file}:silent", "--param", "lr=uniform(0,1)", "--num-samples", "1", "--scheduler", "fifo"]
-    assert CliRunner().invoke(app, search).exit_code == 1
+    done = CliRunner().invoke(app, search)
+    assert done.exit_code == 1
+    assert "trials: 1 failed\nerror: " in done.stdout
 
 
 @pytest.mark.parametrize("target", ["nowhere", "tuner:nothing", "no_such_module:f"])
