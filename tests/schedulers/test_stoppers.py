@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import random
 from typing import Any
 
@@ -22,6 +23,7 @@ from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
 from tuner.schedulers.base import TrialEnded, TrialReported
 from tuner.schedulers.from_ray import UsersStopper
+from tuner.schedulers.functions import NamedFunction, Unloaded
 from tuner.schedulers.stoppers import (
     ExpectedImprovementStopper,
     ExperimentPlateauStopper,
@@ -328,6 +330,10 @@ def good_enough(number: int, metrics: dict[str, float]) -> bool:
     return metrics["m"] > 0.7
 
 
+def abs_is_small(number: int, metrics: dict[str, float]) -> bool:
+    return abs(metrics["m"]) < 0.1
+
+
 def test_json() -> None:
     for data in (
         {"m": 0.5, "loss": 3},
@@ -553,6 +559,38 @@ def test_what_cannot_be_stored_is_refused() -> None:
             from_argument(argument)
         assert caught.value.errors[0][0] == pointer
     assert from_argument([]) is None
+    unknown = type("NewStopper", (), {"__module__": "ray.tune.stopper.new"})()
+    with pytest.raises(SpecError, match="NewStopper is not supported") as caught:
+        from_argument([good_enough, unknown])
+    assert caught.value.errors[0][0] == "/stop/1"
+
+
+def test_an_answer_of_another_process_counts_for_its_report_only() -> None:
+    stopper = FunctionStopper(good_enough)
+    stopper.outside = True
+    fed = Fed(stopper)
+    assert fed.report(0, 1, m=0.9) is None, "the function is called elsewhere"
+    for segment, iteration, stop in ((0, 1, True), (7, 2, True), (0, 2, False)):
+        stopper.answered(0, segment, iteration, {"stop": stop})
+        assert fed.report(0, 2, m=0.9) is None
+    stopper.answered(0, 0, 3, {"stop": True})
+    assert fed.report(0, 3, m=0.1) == "completed at iteration 3: the stop function good_enough returned true"
+    for name, args, text, traceback in (("KeyError", ["loss"], "'loss'", "line 3"), ("Odd", [], "bad", "")):
+        stopper.answered(0, 0, 4, {"error": name, "args": args, "text": text, "traceback": traceback})
+        with pytest.raises(Exception, match=text) as raised:
+            fed.report(0, 4, m=0.1)
+        assert (raised.type.__name__, raised.type is KeyError) == (name, name == "KeyError")
+        assert str(raised.value.__cause__ or "").strip() == traceback
+    stopper.record(TrialEnded(trial=0, state=TrialState.FAILED), fed.trials)
+    assert not stopper._answers
+    assert isinstance(pickle.loads(pickle.dumps(stopper)).function, NamedFunction | Unloaded), "it is not loaded"
+    assert FunctionStopper(max).function is max, "its arguments are not known"
+
+
+def test_all_functions_of_a_list_are_those_that_the_driver_calls() -> None:
+    both = from_argument([good_enough, {"m": 1}, [{"training_iteration": 3}, abs_is_small]])
+    assert both is not None
+    assert [one.function for one in both.functions()] == [good_enough, abs_is_small]
 
 
 def worth(least: float, hours: float, **options: Any) -> tuple[int, str | None]:

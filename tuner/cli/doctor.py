@@ -447,7 +447,7 @@ def _unreachable(address: str) -> str | None:
     if not host or not port.isdecimal():
         return None
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()  # [::1]:6379 is an IPv6 address
     except (OSError, OverflowError) as error:
         return str(error)
     return None
