@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import resource
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -45,6 +49,7 @@ def test_this_machine_passes_the_quick_checks(settings: Settings, monkeypatch: p
     found = [json.loads(line) for line in done.output.splitlines()]
     assert done.exit_code == 0, done.output
     assert {each["subject"] for each in found} >= {"python", "packages", "machine", "database", "storage", "port"}
+    assert not {each["subject"] for each in found} & {"torch", "ray"}, "their checks are not quick"
     left = [path.name for path in settings.home.rglob("*") if path.is_file()]
     assert all(name.startswith("tuner.db") for name in left), "nothing else is left behind"
 
@@ -131,6 +136,24 @@ def test_a_directory_that_this_user_may_not_write_to_is_an_error(
     assert "TMPDIR" in found["temporary directory"].advice
 
 
+def test_a_home_below_a_folder_that_this_user_may_not_enter_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ended with a traceback."""
+    private, stat = tmp_path / "private", os.stat
+    private.mkdir()
+
+    def refused(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str | Path) and private in Path(path).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = {each.subject: each for each in doctor.check_machine(Settings(home=private / "a" / "home"))}["home"]
+    assert (found.level, found.what) == ("error", f"{private} is not writable")
+
+
 def test_the_directory_that_is_named_is_looked_at(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,10 +174,15 @@ def test_storage_that_takes_no_file_is_an_error(tmp_path: Path, uri: str) -> Non
     assert (found.level, uri in found.what) == ("error", True)
 
 
-def test_a_port_that_something_else_has_is_warned_of(settings: Settings) -> None:
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "other protocol"])
+def test_a_port_that_something_else_has_is_warned_of(settings: Settings, greeting: bytes) -> None:
+    """The second of them ended the command with a traceback."""
     assert only(doctor.check_port(settings)).level == "ok"
-    with socket.socket() as other:  # it does not listen: a service that accepts and never answers is waited for
+    with socket.socket() as other:  # if it is silent, it does not listen: a service that never answers is waited for
         other.bind(("127.0.0.1", settings.port))
+        if greeting:
+            other.listen()
+            threading.Thread(target=lambda: other.accept()[0].sendall(greeting), daemon=True).start()
         found = only(doctor.check_port(settings))
     assert (found.level, "Address already in use" in found.what) == ("warning", True)
 
@@ -208,6 +236,17 @@ def test_a_machine_with_gpus_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, ["2.13.0", "12.8", ["H100", "H100"], "2.27"], 2).level == "ok"
 
 
+def test_a_machine_without_gpus_is_fine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert told(monkeypatch, ["2.13.0", None, [], None], 0).what == "2.13.0, no GPU"
+    monkeypatch.undo()
+    program = tmp_path / "nvidia-smi"
+    for said, count in (("No devices were found", 0), ("GPU 0: H100 (UUID: x)", 1)):
+        program.write_text(f"#!/bin/sh\necho '{said}'\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        assert len(doctor._gpus() or []) == count
+
+
 def test_a_driver_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -257,6 +296,56 @@ def test_a_cluster_that_is_not_there_is_an_error(settings: Settings) -> None:
     nowhere = f"127.0.0.1:{settings.port}"
     found = only(doctor.check_ray(Settings(home=settings.home, ray_address=nowhere)))
     assert (found.level, f"{nowhere} cannot be reached: " in found.what) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.7:6379", "10.0.0.7"),
+        ("ray://head:10001", "head"),
+        ("[::1]:6379", "::1"),
+        ("auto", None),
+        (":6379", None),
+    ],
+)
+def test_a_cluster_is_looked_for_where_its_address_says(
+    address: str, host: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster at an IPv6 address was never reached."""
+    tried: list[str] = []
+
+    def connect(place: tuple[str, int], timeout: float) -> socket.socket:
+        tried.append(place[0])
+        return socket.socket()
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert doctor._unreachable(address) is None
+    assert tried == ([] if host is None else [host])
+    monkeypatch.undo()
+    assert doctor._unreachable(f"127.0.0.1:{10**20}") is not None, "it is no port"
+
+
+@pytest.mark.parametrize(("host", "asked"), [("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "[::1]")])
+def test_a_service_is_asked_at_an_address_that_answers(
+    settings: Settings, host: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+
+    def opened(self: object, url: str, **options: object) -> io.BytesIO:
+        urls.append(url)
+        return io.BytesIO(b'{"role": "admin"}')
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", opened)
+    assert doctor._serves(replace(settings, host=host))
+    assert urls == [f"http://{asked}:{settings.port}/api/v1/session"]
+
+
+def test_only_errors_are_failures() -> None:
+    fine, odd, wrong = Finding("a", "ok", "x"), Finding("b", "warning", "y", "do z"), Finding("c", "error", "w", "v")
+    said: list[str] = []
+    assert doctor.report(iter([fine, odd]), said.append)
+    assert said == ["ok       a: x", "WARNING  b: y", "         -> do z"]
+    assert not doctor.report(iter([wrong, fine]), said.append)
 
 
 def test_the_command_needs_no_ray_to_say_what_it_finds_first() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.cli.parameters import parameter
+from tuner.cli.parameters import parameter, space_of
 from tuner.errors import SpecError
 
 
@@ -16,6 +16,7 @@ from tuner.errors import SpecError
         ("lr=loguniform(1e-4, 1e-1)", "loguniform", None),
         ("width=choice(16,32,64)", "choice", [16, 32, 64]),
         ("width=choice([16,32,64])", "choice", [16, 32, 64]),
+        ("shape=choice([16, 32], [64])", "choice", [[16, 32], [64]]),
         ("optimizer=choice(adam, sgd)", "choice", ["adam", "sgd"]),
         ("model=choice(resnet-50, a/b)", "choice", ["resnet-50", "a/b"]),
         ("n=qrandint(2, 8, q=2)", "qrandint", None),
@@ -26,13 +27,14 @@ def test_parameters(text: str, kind: str, values: list[Any] | None) -> None:
     assert name == text.partition("=")[0]
     assert kind in repr(domain)
     if values is not None:
-        assert all(repr(value) in repr(domain) for value in values)
+        assert repr(domain) == f"choice(categories={values})"
 
 
 def test_constants() -> None:
     assert parameter("epochs=3") == ("epochs", 3)
     assert parameter("data=/data/set one") == ("data", "/data/set one")
     assert parameter("kind=adam") == ("kind", "adam")
+    assert parameter("noise=uniform noise") == ("noise", "uniform noise")
 
 
 def test_texts_that_need_quotes_are_said_to_need_them() -> None:
@@ -41,8 +43,26 @@ def test_texts_that_need_quotes_are_said_to_need_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["lr", "=3", "lr=loguniform(1e-4", "lr=system(1)", "lr=loguniform(1)", "lr=os.system(1)", "lr={[]:1}"]
+    "text",
+    [
+        "lr",
+        "lr=",
+        "=3",
+        "lr=loguniform(1e-4",
+        "lr=system(1)",
+        "lr=loguniform(1)",
+        "lr=os.system(1)",
+        "lr={[]:1}",
+    ],
 )
 def test_wrong_parameters_are_refused(text: str) -> None:
-    with pytest.raises(SpecError):
+    with pytest.raises(SpecError) as refused:
         parameter(text)
+    assert refused.value.errors[0][0] in ("/space", "/space/lr")
+
+
+def test_all_mistakes_are_said_at_once() -> None:
+    with pytest.raises(SpecError) as refused:
+        space_of(["lr=0.1", "lr=0.2", "width=system(1)"])
+    assert [pointer for pointer, _ in refused.value.errors] == ["/space", "/space/width"]
+    assert "lr is given twice" in str(refused.value)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +29,30 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(SpecError, match=r"cannot listen on port 0 of nowhere\.invalid: "):
         serving.listening("nowhere.invalid", 0)
+
+
+def test_a_host_with_several_addresses_is_served_at_the_one_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = (socket.SOCK_STREAM, 6, "")
+    both = [(socket.AF_INET6, *stream, ("::1", 0, 0, 0)), (socket.AF_INET, *stream, ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **options: both)
+    with serving.listening("localhost", 0) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_model_that_anyone_could_call_needs_a_token() -> None:
+    with pytest.raises(SpecError, match="token"):
+        serving.serve_in_process(Settings(), "lines", "json:JSONDecoder", "0.0.0.0", 0, None)
+
+
+def test_a_function_that_makes_the_example_input_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported: list[Any] = []
+    module = SimpleNamespace(export=lambda result, folder, **options: exported.append(options))
+    monkeypatch.setitem(sys.modules, "tuner.serving.exports", module)
+    for example in ("json:JSONDecoder", "math:pi"):
+        serving.export_model(SimpleNamespace(), tmp_path, None, ["onnx"], example, "model.pt", "net")  # type: ignore[arg-type]
+    assert isinstance(exported[0].pop("example_input"), json.JSONDecoder)
+    assert exported[1].pop("example_input") == math.pi
+    assert exported == [{"model": None, "formats": ["onnx"], "file": "model.pt", "key": "net"}] * 2
 
 
 def test_an_ipv6_address_has_brackets_in_the_url(

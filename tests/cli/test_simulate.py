@@ -13,10 +13,13 @@ from tuner.cli.commands import app
 from tuner.errors import EntrypointError
 
 FUNCTION = """
+import warnings
+
 import tuner
 
 def evaluate(config, checkpoint):
     for step in range(1, 10):
+        warnings.warn("divide by zero")
         yield tuner.Step(metrics={"loss": config["lr"] / step}, seconds=2.0, checkpoint=step)
 
 def silent(config, checkpoint):
@@ -42,11 +45,14 @@ def test_a_search_in_virtual_time(file: str) -> None:
     shown = CliRunner().invoke(app, search).output
     assert re.search(r"completed after \d+ virtual seconds with [\d,]+ reports", shown)
     assert "best loss 0.111111 by trial" in shown
+    assert shown.count("warning: divide by zero\n") == 1, "however many reports have warned"
 
 
 def test_a_search_without_a_result_has_status_1(file: str) -> None:
     search = ["simulate", f"{file}:silent", "--param", "lr=uniform(0,1)", "--num-samples", "1", "--scheduler", "fifo"]
-    assert CliRunner().invoke(app, search).exit_code == 1
+    done = CliRunner().invoke(app, search)
+    assert done.exit_code == 1
+    assert "trials: 1 failed\nerror: " in done.stdout
 
 
 @pytest.mark.parametrize("target", ["nowhere", "tuner:nothing", "no_such_module:f"])

@@ -160,13 +160,15 @@ def test_decisions_follow_the_definition(seed: int, eta: int) -> None:
         assert bool(decided) == slow_decision(entries, eta)
 
 
-def test_an_objective_that_was_not_reported_counts_as_the_worst() -> None:
+@pytest.mark.parametrize("reported", [{}, {"size": math.nan}])
+def test_an_objective_that_was_not_reported_counts_as_the_worst(reported: dict[str, float]) -> None:
     feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
     for _ in range(3):
         feed.start()
     feed.report(0, 1, 0.5, {"size": 3.0})
-    [stopped] = feed.report(1, 1, 0.4)
+    [stopped] = feed.report(1, 1, 0.4, reported)
     assert isinstance(stopped, Stop)
+    assert "1 trial is at least as good in m and size and better in one" in stopped.reason
 
 
 def curve(config: dict[str, Any], checkpoint: Any) -> Iterator[Step]:

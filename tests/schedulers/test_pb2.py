@@ -21,6 +21,7 @@ from tuner.errors import SpecError
 from tuner.schedulers import PB2, from_argument, from_json
 from tuner.schedulers.pbt import bandit
 from tuner.schedulers.pbt.bandit import Bandit, Observations
+from tuner.schedulers.pbt.pb2 import MOST_ROWS, Begin
 from tuner.space import Space, choice, loguniform, uniform
 
 TWO = Space({"a": uniform(0.0, 1.0), "b": uniform(2.0, 4.0), "c": choice(["x", "y"])})
@@ -154,6 +155,47 @@ def test_its_observations_are_those_of_ray_on_the_same_stream(monkeypatch: pytes
                 )
                 assert mine == sorted(map(tuple, np.column_stack([theirs, seen["y"]]).round(6).tolist()))
     assert exploits > 3
+
+
+def test_what_it_knows_of_the_intervals_of_its_members() -> None:
+    scheduler = PB2(perturbation_interval=2)
+    feed, state = fed(scheduler), scheduler.state
+    for number in range(4):
+        assert feed.report(number, 2, 2.0 * number) == []
+    assert not state.explored
+    [exploit] = feed.report(0, 4, 0.0)
+    feed.trials[0].params = dict(exploit.params)  # type: ignore[attr-defined]
+    scheduler.enacted(exploit, feed.trials)
+    copied = state.begins[0]
+    assert (copied.t, copied.score, copied.params) == (2, 6.0, feed.trials[0].params), "it begins where its donor was"
+    assert list(state.explored) == [0]
+    for number in range(1, 4):
+        feed.report(number, 4, 4.0 * number)
+    assert [(begin.t, begin.score, rise) for begin, rise in state.rows] == [(2, 2.0 * n, float(n)) for n in range(4)]
+    feed.report(1, 4, 9.0)  # again, after a retry
+    assert len(state.rows) == state.count == 4, "no time has passed in this interval"
+    feed.report(0, 4, 7.0)
+    assert not state.explored, "its new configuration has a result"
+    for number in range(4):
+        feed.end(number)
+    assert not state.begins
+    for t in range(6, 10 + 2 * MOST_ROWS, 2):
+        feed.report(feed.start({"a": 0.5, "b": 3.0, "c": "x"}) if t == 6 else 4, t, float(t))
+    assert (len(state.rows), state.rows[-1][0].t) == (MOST_ROWS, t - 2), "the newest are kept"
+
+
+def test_the_bandit_sees_numbers_within_their_bounds() -> None:
+    scheduler = PB2(hyperparam_bounds={"b": [2.5, 3.5]})
+    scheduler.setup(context(num_samples=4, space=TWO))
+    begins = [Begin(1.0, 5.0, {"a": 0.1, "b": 2.75, "c": "x"}), Begin(2.0, 6.0, {"c": "x"})]
+    assert scheduler._raw(begins).tolist() == [[1.0, 5.0, 0.25], [2.0, 6.0, 0.5]]
+    for known in (False, True):  # drawn at random until there is an interval
+        feed = fed(PB2(perturbation_interval=1, hyperparam_bounds={"b": [2.5, 2.6]}, quantile_fraction=0.5))
+        for t in (1, 2) if known else (1,):
+            decided = [one for n in (3, 2, 1, 0) for one in feed.report(n, t, float(n * t * t))]
+        found = [one.params["b"] for one in decided if isinstance(one, Exploit)]
+        assert all(2.5 <= one <= 2.6 for one in found)
+        assert len(set(found)) == len(found) > 1, "members that copy at once explore different values"
 
 
 def test_it_moves_to_where_the_score_rose_and_leaves_choices_alone() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import pickle
 import random
 from typing import Any
 
@@ -14,12 +16,14 @@ from tests.schedulers.driving import SPACE, Drive, context
 from tests.schedulers.oracles import ray_stoppers
 from tuner.domain.decisions import Note
 from tuner.domain.events import Reported
+from tuner.domain.experiment import Objective
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Population, Trial
 from tuner.driver.virtual import Step, simulate
 from tuner.errors import SpecError
-from tuner.schedulers.base import TrialReported
+from tuner.schedulers.base import TrialEnded, TrialReported
 from tuner.schedulers.from_ray import UsersStopper
+from tuner.schedulers.functions import NamedFunction, Unloaded
 from tuner.schedulers.stoppers import (
     ExpectedImprovementStopper,
     ExperimentPlateauStopper,
@@ -101,7 +105,8 @@ def test_experiment_plateau_is_rays(seed: int, std: float, top: int, patience: i
 
 
 def test_a_threshold_is_reached_from_below_as_in_ray() -> None:
-    ours = Fed(ThresholdStopper({"accuracy": 0.9, "training_iteration": 3}))
+    ours = Fed(ThresholdStopper({"accuracy": 0.9, "training_iteration": 3, "time_total_s": 50}))
+    assert ours.report(3, 1, time=60.0, time_total_s=5.0) is None, "what the user reports by this name counts"
     assert ours.report(0, 1, accuracy=0.89) is None
     assert ours.report(0, 2, accuracy=0.9) == "completed at iteration 2: accuracy is 0.9, at or above 0.9"
     assert ours.report(1, 3, loss=0.1) == "completed at iteration 3: training_iteration is 3, at or above 3"
@@ -113,6 +118,14 @@ def test_an_iteration_limit_asks_for_nothing_before_it() -> None:
     for stopper in (MaximumIterationStopper(27), ThresholdStopper({"training_iteration": 27})):
         stopper.setup(context())
         assert stopper.milestone(trial) == 27
+        assert (stopper.milestone(Trial(0, {}, t=27.0)) or 0) > 27, "a milestone is ahead of the trial"
+        stopper.setup(context(time_attr="step"))  # whose value at the 27th report is not known
+        assert 0 < (stopper.milestone(trial) or 0) < 1e-300
+    for limit, asks in ((TimeStopper(60), False), (TimeStopper(60, per_trial=True), True)):
+        assert (limit.milestone(trial) is not None) == asks
+    for several in (ThresholdStopper({"training_iteration": 27, "accuracy": 0.5}), ThresholdStopper({"accuracy": 27})):
+        several.setup(context())
+        assert (several.milestone(trial) or 1) < 1e-300
     either = from_argument([{"training_iteration": 27}, {"accuracy": 0.5}])
     assert either is not None
     either.setup(context())
@@ -146,6 +159,20 @@ def test_a_retried_report_replaces_the_first_in_a_plateau() -> None:
     for iteration, value in [(1, 0.5), (2, 0.9), (2, 0.5)]:
         assert ours.report(0, iteration, m=value) is None
     assert ours.report(0, 3, m=0.5)
+    ours.stopper.record(TrialEnded(trial=0, state=TrialState.COMPLETED), ours.trials)
+    assert ours.stopper.state == TrialPlateauStopper.State(), "nothing is kept of a trial that has ended"
+
+
+def test_the_limits_of_plateaus_are_those_of_their_docs() -> None:
+    below = Fed(TrialPlateauStopper(std=0.5, num_results=2, grace_period=0, metric_threshold=1.0))
+    assert [bool(below.report(0, n, m=value)) for n, value in ((1, 0.0), (2, 1.0), (3, 1.0))] == [False, False, True]
+    most = Fed(ExperimentPlateauStopper(std=0.5, top=2))
+    for n, value in ((1, 0.0), (2, math.inf), (3, 1.0)):
+        assert not most.stopper.finished(most.trials)
+        most.report(0, n, m=value)
+    assert most.stopper.finished(most.trials)
+    diverged = Fed(TrialPlateauStopper("train", num_results=2, grace_period=0))
+    assert [diverged.report(0, n, m=0.5, train=math.inf) for n in (1, 2, 3)] == [None] * 3
 
 
 def test_time() -> None:
@@ -155,11 +182,16 @@ def test_time() -> None:
     search.trials[0].running_s = 59.0
     search.report(0, 2, time=61.0, m=1.0)
     assert search.stopper.finished(search.trials) == "the search has run for 61 s, and the limit is 60 s"
+    assert search.report(0, 3, time=60.5, m=1.0) is None, "it ends the search, not the trial"
+    search.report(1, 1, time=5.0, m=1.0)
+    assert search.stopper.finished(search.trials), "a report that comes late takes no time back"
     trial = Fed(TimeStopper(60, per_trial=True))
     assert trial.report(0, 1, time=59.0, m=1.0) is None
     assert (
         trial.report(0, 2, time=61.0, m=1.0) == "completed at iteration 2: it has run for 61 s, and the limit is 60 s"
     )
+    assert trial.report(1, 1, time=60.0, m=1.0)
+    assert trial.stopper.finished(trial.trials) is None, "it ends trials, not the search"
 
 
 def climb(config: dict[str, Any], checkpoint: Any) -> Any:
@@ -298,6 +330,10 @@ def good_enough(number: int, metrics: dict[str, float]) -> bool:
     return metrics["m"] > 0.7
 
 
+def abs_is_small(number: int, metrics: dict[str, float]) -> bool:
+    return abs(metrics["m"]) < 0.1
+
+
 def test_json() -> None:
     for data in (
         {"m": 0.5, "loss": 3},
@@ -313,6 +349,7 @@ def test_json() -> None:
         assert again is not None
         assert again.to_json() == form
     assert from_json({}) is None
+    assert isinstance(from_json({"type": 3}), ThresholdStopper), "a metric may be called type"
     assert FunctionStopper(good_enough).to_json()["function"].endswith(":good_enough")
 
 
@@ -320,6 +357,11 @@ def test_json() -> None:
     ("data", "pointer", "says"),
     [
         ({"accuracy": "high"}, "/stop/accuracy", "expected a number, got str 'high'"),
+        ({"type": "threshold", "thresholds": {}}, "/stop/thresholds", "expected metrics with their values"),
+        ({"type": "plateau", "num_results": 1}, "/stop/num_results", "at least 2"),
+        ({"type": "experiment_plateau", "patience": -1}, "/stop/patience", "at least 0"),
+        ({"type": "combined", "stoppers": []}, "/stop/stoppers", "expected a list of stoppers"),
+        ({"type": "combined", "stoppers": {"m": 1}}, "/stop/stoppers", "expected a list of stoppers"),
         ({"type": "platau"}, "/stop/type", "did you mean plateau?"),
         ({"type": "plateau", "std": 0}, "/stop/std", "above 0"),
         ({"type": "plateau", "num_result": 3}, "/stop/num_result", "did you mean num_results?"),
@@ -380,6 +422,8 @@ def test_a_stopper_of_the_users_own_remembers_over_restarts() -> None:
         (TrialPlateauStopper("train", std=0.01), 1, 4),
         (TrialPlateauStopper("train", std=0.01), 3, 6),  # ended earlier, the trial would fail for want of the objective
         (ExperimentPlateauStopper("train", top=3), 1, 3),
+        (ExperimentPlateauStopper("train", top=3), 3, 5),
+        (from_argument([TimeStopper(50), None, TrialPlateauStopper("train", std=0.01)]), 3, 6),
         (TimeStopper(5), 1, 5),
         (TimeStopper(5), 10, 5),
     ],
@@ -414,6 +458,10 @@ def test_a_stopper_for_earlier_versions_is_told_of_reports_after_the_first_objec
 
     simulate(seldom, SPACE, metric="m", mode="max", scheduler="fifo", num_samples=1, stop=stopper)
     assert stopper.count == 2
+    for objectives in ((), (Objective("m", "max"), Objective("size", "min"))):
+        stopper.setup(context(objectives=objectives))
+        known = [stopper.knows_objective(Trial(0, {}, last=last)) for last in ({}, {"m": 1.0}, {"m": 1.0, "size": 2.0})]
+        assert known == [False, not objectives, True]
 
 
 def test_a_stopper_of_the_users_own_ends_trials_and_searches() -> None:
@@ -502,8 +550,47 @@ def test_what_cannot_be_stored_is_refused() -> None:
         UsersStopper(Patient()).to_json()
     with pytest.raises(SpecError, match="cannot be imported by another process"):
         FunctionStopper(lambda number, metrics: True).to_json()
-    with pytest.raises(SpecError, match="expected a stopper"):
-        from_argument(3)
+    for argument, pointer, says in (
+        (3, "/stop", "expected a stopper"),
+        ([{"m": 1}, {"m": "high"}], "/stop/1/m", "expected a number"),
+        ([lambda: True], "/stop/0/function", "expected a function of two arguments"),
+    ):
+        with pytest.raises(SpecError, match=says) as caught:
+            from_argument(argument)
+        assert caught.value.errors[0][0] == pointer
+    assert from_argument([]) is None
+    unknown = type("NewStopper", (), {"__module__": "ray.tune.stopper.new"})()
+    with pytest.raises(SpecError, match="NewStopper is not supported") as caught:
+        from_argument([good_enough, unknown])
+    assert caught.value.errors[0][0] == "/stop/1"
+
+
+def test_an_answer_of_another_process_counts_for_its_report_only() -> None:
+    stopper = FunctionStopper(good_enough)
+    stopper.outside = True
+    fed = Fed(stopper)
+    assert fed.report(0, 1, m=0.9) is None, "the function is called elsewhere"
+    for segment, iteration, stop in ((0, 1, True), (7, 2, True), (0, 2, False)):
+        stopper.answered(0, segment, iteration, {"stop": stop})
+        assert fed.report(0, 2, m=0.9) is None
+    stopper.answered(0, 0, 3, {"stop": True})
+    assert fed.report(0, 3, m=0.1) == "completed at iteration 3: the stop function good_enough returned true"
+    for name, args, text, traceback in (("KeyError", ["loss"], "'loss'", "line 3"), ("Odd", [], "bad", "")):
+        stopper.answered(0, 0, 4, {"error": name, "args": args, "text": text, "traceback": traceback})
+        with pytest.raises(Exception, match=text) as raised:
+            fed.report(0, 4, m=0.1)
+        assert (raised.type.__name__, raised.type is KeyError) == (name, name == "KeyError")
+        assert str(raised.value.__cause__ or "").strip() == traceback
+    stopper.record(TrialEnded(trial=0, state=TrialState.FAILED), fed.trials)
+    assert not stopper._answers
+    assert isinstance(pickle.loads(pickle.dumps(stopper)).function, NamedFunction | Unloaded), "it is not loaded"
+    assert FunctionStopper(max).function is max, "its arguments are not known"
+
+
+def test_all_functions_of_a_list_are_those_that_the_driver_calls() -> None:
+    both = from_argument([good_enough, {"m": 1}, [{"training_iteration": 3}, abs_is_small]])
+    assert both is not None
+    assert [one.function for one in both.functions()] == [good_enough, abs_is_small]
 
 
 def worth(least: float, hours: float, **options: Any) -> tuple[int, str | None]:
@@ -551,6 +638,8 @@ def test_improvements_beyond_the_constraints_do_not_count() -> None:
     fed.report(0, 1, 60.0, m=0.5)
     fed.trials[0].feasible, fed.trials[0].feasible_now = True, False  # as the first report has satisfied them
     fed.report(0, 2, 120.0, m=0.9)
+    fed.trials[0].feasible_now = None
+    fed.report(0, 2, 120.0, m=0.5)  # no improvement either
     assert stopper.state.score == [0.5]
     assert stopper.state.total == 120.0
 

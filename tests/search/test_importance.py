@@ -32,6 +32,29 @@ def test_the_parameter_that_matters_comes_first(mode: str, path: str) -> None:
     assert sum(shares.values()) == pytest.approx(1)
 
 
+def test_the_best_results_are_those_of_the_mode() -> None:
+    """Let `x` decide which values are high, and `y` which are low."""
+    space = Space.from_python({"x": uniform(0, 1), "y": uniform(0, 1)})
+    records = [(p, max(0.0, p["x"] - 0.7) - max(0.0, p["y"] - 0.7)) for p in drawn(space)]  # type: ignore[operator]
+    assert [next(iter(importance(space, mode, records))) for mode in ("max", "min")] == ["x", "y"]  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_compared_is_left_out() -> None:
+    points = drawn(FLAT, 30)
+    assert importance(FLAT, "min", [(p, 0.5) for p in points[:10]]), "ten are enough"
+    moved = Space.from_python({"x": uniform(0, 1)})
+    outside: list[tuple[dict[str, object], float]] = [({"x": 2.0 + i}, float(i)) for i in range(9)]
+    inside = [({"x": i / 10}, float(i)) for i in range(9)]
+    assert importance(moved, "min", [*inside, *outside]) == {}, "a user has changed the space"
+    asked = {"x": FloatDistribution(5.0, 9.0), "z": X}  # the space has this x, too
+    within = [({"x": i / 9, "z": i / 10}, float(i)) for i in range(10)]
+    assert importance(moved, "min", within, asked).keys() == {"x", "z"}
+    assert (
+        importance(moved, "min", [({**p, "z": 7.0 if i == 9 else p["z"]}, v) for i, (p, v) in enumerate(within)], asked)
+        == {}
+    )
+
+
 def test_conditional_parameters_have_shares_too() -> None:
     records = [(p, float(p.get("branch/1/z", 2))) for p in drawn(CONDITIONAL, 300)]  # type: ignore[arg-type]
     shares = importance(CONDITIONAL, "min", records)
@@ -50,13 +73,13 @@ def test_too_few_or_equal_results() -> None:
 def test_parameters_that_the_code_asks_for_while_it_runs_have_shares() -> None:
     """They had none, so a search with an Optuna objective showed no importance."""
     states: list[dict[str, object]] = [{}]
-    for high in (6, 8):
-        found = {"n": IntDistribution(1, high), "kind": CategoricalDistribution(("a", "b")), "x": X}
+    for low, high in ((2, 6), (1, 8)):
+        found = {"n": IntDistribution(low, high, log=True), "kind": CategoricalDistribution(("a", "b")), "x": X}
         states.append(
             {"distributions": {name: distribution_to_json(one) for name, one in found.items()}, "relative": {}}
         )
     drawn = drawn_of(states)
-    assert drawn == {"n": IntDistribution(1, 8), "kind": CategoricalDistribution(("a", "b")), "x": X}
+    assert drawn == {"n": IntDistribution(1, 8, log=True), "kind": CategoricalDistribution(("a", "b")), "x": X}
     rng = random.Random(1)
     records = []
     for _ in range(100):

@@ -7,6 +7,7 @@ advice. Checks that may hang or crash, such as starting Ray, run in separate pro
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import os
 import platform
@@ -183,7 +184,8 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
 
 
 def _room(subject: str, place: Path) -> Finding:
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    # Path.exists raises PermissionError below a folder that this user may not enter.
+    there = next(folder for folder in (place, *place.parents) if os.path.exists(folder))
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         advice = (
@@ -287,7 +289,7 @@ def _serves(settings: Settings) -> bool:
     try:
         with direct.open(f"http://{shown}:{settings.port}/api/v1/session", timeout=10) as answer:
             return "role" in json.load(answer)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, http.client.HTTPException):  # HTTPException: it speaks another protocol
         return False
 
 
@@ -445,7 +447,7 @@ def _unreachable(address: str) -> str | None:
     if not host or not port.isdecimal():
         return None
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()  # [::1]:6379 is an IPv6 address
     except (OSError, OverflowError) as error:
         return str(error)
     return None

@@ -31,7 +31,8 @@ def simulated(target: str, params: Sequence[str], options: Mapping[str, Any]) ->
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = simulate(evaluate, space_of(params), **given)
-    row = _row(result, str(options["metric"]), [str(one.message) for one in caught])
+    warned = list(dict.fromkeys(str(one.message) for one in caught))  # a function may warn at every report
+    row = _row(result, str(options["metric"]), warned)
     return row, _lines(row)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,15 +30,18 @@ def output(*arguments: str) -> str:
 
 
 def test_a_token_is_printed_once_and_listed_without_its_secret(home: Settings) -> None:
-    secret = output("create", "ci", "--role", "viewer", "--expires-days", "30").strip()
+    of_project = ("--role", "viewer", "--project", "vision")
+    secret = output("create", "ci", *of_project, "--expires-days", "30").strip()
     with Store.open(home.database_url) as store:
         found = store.access.token_of(secret)
     assert found is not None
     assert found.expires_at is not None
     assert found.expires_at - found.created_at == 30 * 86400
+    assert found.project == "vision", "a token without a project may do everything"
     (line,) = output("list").splitlines()
     assert secret not in line
-    assert line.startswith(f"{found.id}  viewer")
+    assert line.startswith(f"{found.id}  viewer  vision ")
+    assert re.search(r"  expires \d{4}-\d\d-\d\d \d\d:\d\d  ", line)
     assert line.endswith("ci")
     assert "never used" in line
 

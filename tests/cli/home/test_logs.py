@@ -61,6 +61,7 @@ def test_it_is_printed_without_the_codes_of_its_colors(tmp_path: Path, monkeypat
 
 def test_a_part_of_it_is_printed(trial: str) -> None:
     assert output(trial, "--segment", "1") == "an earlier run\n"
+    assert output(trial, "--segment", "2", "--rank", "1") == output(trial, "--rank", "1")
     assert output(trial, "--rank", "0", "--tail", "1") == "last of 0\n"
     assert output(trial, "--rank", "0", "--search", "EPOCH") == "epoch 1\n"
 
@@ -85,9 +86,12 @@ def test_an_output_that_was_deleted_is_not_called_silent(tmp_path: Path, monkeyp
         made, _, _ = begin(store, segments=2, spec=a_spec("digits"))
         with store._database.write() as cursor:
             cursor.execute("UPDATE segment SET started_at = ?, ended_at = ? WHERE ordinal = 1", (T0, T0 + 1))
+            cursor.execute("UPDATE segment SET started_at = ? WHERE ordinal = 2", (T0,))
     trial = trial_id(made.public_id, 0)
     said = output(trial, "--segment", "1")
     assert said.startswith("[no output of segment 1 is stored: it was deleted after TUNER_LOG_DAYS, or never stored")
+    absent = CliRunner().invoke(app, ["logs", trial, "--segment", "1", "--rank", "5"])
+    assert (absent.stdout, absent.stderr) == ("", "no output to show\n")
     running = CliRunner().invoke(app, ["logs", trial])
     assert (running.stdout, running.stderr) == ("", "this trial has printed nothing\n")
 
@@ -106,10 +110,12 @@ def test_a_long_output_says_what_is_not_shown(tmp_path: Path, monkeypatch: pytes
     assert len(lines) == 1000
     assert output(trial, "--rank", "0", "--follow") == line.decode() * 1500
     assert output(trial, "--tail", "2") == line.decode() * 2
+    assert output(trial, "--search", "x").startswith("x")
 
 
 def test_a_log_that_is_followed_ends_with_its_rank(trial: str) -> None:
     assert output(trial, "--follow").endswith("last of 0")
+    assert output(trial, "--rank", "1", "--follow").endswith("last of 1")
 
 
 def test_a_line_break_that_is_divided_between_two_pieces_is_one() -> None:

@@ -425,7 +425,8 @@ def test_fork(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqli
     spec = sqlite_store.experiments.get(fork).spec
     assert (spec.forked_from, spec.name, spec.num_samples, spec.notes) == (made, "wider", 4, "NaN")
     assert (spec.space["lr"]["upper"], spec.limits.time_budget_s) == (0.5, None)
-    for wrong in (["num_samples"], ["a..b=1"], ["space=1", "space.lr=2"]):
+    lost = (["space=1", "space.lr=2"], ["space.lr.upper=1", "space=null"], ["num_samples=1", "num_samples=2"])
+    for wrong in (["num_samples"], ["a..b=1"], *lost):
         assert status(monkeypatch, "fork", made, *(part for one in wrong for part in ("--set", one))) == 2
 
 
@@ -859,6 +860,7 @@ def test_a_configuration_is_enqueued_and_a_trial_is_forked(
         search.obey()
         assert status(monkeypatch, "enqueue", "halved", "--set", "lr=low") == 2
         assert status(monkeypatch, "enqueue", "halved", "--set", "lr") == 2
+        assert status(monkeypatch, "enqueue", "halved", "--set", "lr=0.01", "--set", "lr=0.02") == 2
     monkeypatch.setenv("TUNER_ADDRESS", server)
     for named in (("halved", str(saved.number)), (saved.public_id,)):
         done = CliRunner().invoke(commands.app, ["fork", *named, "--set", "lr=0.02"])

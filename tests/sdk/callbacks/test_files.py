@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import tuner
 from tests.driver.stored import stored_simulation
 from tests.sdk.callbacks.test_observers import observed, search
 from tuner.domain.experiment import Objective, Spec
+from tuner.sdk.callbacks.files import metrics_of
 from tuner.space import Space
 from tuner.store import Store
 
@@ -170,3 +173,55 @@ def test_a_csv_file_is_utf_8_in_any_locale(tmp_path: Path) -> None:
     done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "trial_00000" / "progress.csv").read_bytes() == "event_seq,größe\r\n1,1\r\n2,2\r\n".encode()
+
+
+def test_what_is_in_the_files_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    callback: Any = tuner.callbacks.CSVLoggerCallback(tmp_path / "csv")
+    trial = tuner.callbacks.ObservedTrial(number=0, trial_id="t", experiment_id="e", config={"x": 1}, params={})
+    path = tmp_path / "csv" / "trial_00000" / "progress.csv"
+
+    def report(seq: int, **metrics: float) -> None:
+        result = {**metrics, "training_iteration": seq, "timestamp": 1.0, "trial_id": "t", "config": trial.config}
+        callback.on_trial_result(trial=trial, result=result, event_seq=seq)
+
+    for _ in range(2):  # as for two callbacks of one search
+        callback.setup(folder=str(tmp_path), experiment_id="e")
+        assert callback.folder == tmp_path / "csv"
+    report(5, loss=0.5)
+    report(6, accuracy=0.9)  # a column that the first report has not, and none of its own
+    report(6, loss=0.1)
+    lines = ["event_seq,loss,training_iteration,timestamp,trial_id", "5,0.5,5,1.0,t", "6,,6,1.0,t"]
+    assert path.read_text().splitlines() == lines
+
+    def full(self: object, row: object) -> None:
+        with open(path, "a") as file:
+            file.write("7,0.")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
+        patched.setattr(csv.DictWriter, "writerow", full)
+        report(7, loss=0.25)
+    report(8, loss=0.125)
+    assert path.read_text().splitlines() == [*lines, "8,0.125,8,1.0,t"], "the part of a row is removed"
+
+    for event in ("on_trial_restore", "on_trial_complete", "on_trial_error"):
+        trial.config = {"changed": event}
+        getattr(callback, event)(trial=trial)
+        assert json.loads((path.parent / "params.json").read_text()) == trial.config
+
+    callback.setup(folder=str(tmp_path), experiment_id="e")  # the same search goes on
+    report(8, loss=9.0)
+    assert len(path.read_text().splitlines()) == 4
+    callback.setup(folder=str(tmp_path), experiment_id="other")  # whose log is counted from 1, too
+    report(3, loss=9.0)
+    below = tmp_path / "csv" / "other" / "trial_00000"
+    assert len((below / "progress.csv").read_text().splitlines()) == 2
+    assert (below / "params.json").exists()
+    (tmp_path / "csv" / "experiment.txt").unlink()
+    callback.setup(folder=str(tmp_path), experiment_id="third")
+    assert callback.folder == tmp_path / "csv" / "third", "nobody knows whose files these are"
+
+
+def test_metrics_are_finite_numbers() -> None:
+    result = {"loss": 1, "gap": math.inf, "rate": math.nan, "training_iteration": 2, "trial_id": "t", "config": {}}
+    assert metrics_of(result) == {"loss": 1}

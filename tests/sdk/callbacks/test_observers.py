@@ -407,6 +407,51 @@ def test_a_segment_begins_once_even_if_its_first_report_comes_before_its_start(s
     ]  # fmt: skip
 
 
+def test_a_trial_is_shown_as_it_was_at_each_entry(sqlite_store: Store) -> None:
+    reader = Reader(sqlite_store.experiments.get(committed(sqlite_store, 2)))
+
+    def read(event: str, **data: Any) -> tuple[str, str, str | None]:
+        calls.extend(reader.read(StreamItem(seq=1, event=event, time=0.0, trial=0, data=data)))
+        trial = reader.trials[0]
+        return trial.status, trial.reason, trial.error
+
+    def decide(kind: str, reason: str, **payload: Any) -> tuple[str, str, str | None]:
+        return read("decision", kind=kind, reason=reason, payload=payload)
+
+    calls: list[Any] = []
+    first = {"x": 0.5, "net/width": 16}
+    assert decide("start", "first", number=0, params=first) == ("pending", "first", None)
+    read("segment_started", segment=1)
+    report = {"segment": 1, "checkpoint": None, "metrics": {"loss": 1.0}}
+    for iteration in (1, 2):
+        read("reported", iteration=iteration, **report)
+    told = [call.keywords["result"]["training_iteration"] for call in calls if call.method == "on_trial_result"]
+    assert told == [1, 2], "a result that a callback keeps does not change"
+    assert decide("note", "by the way") == ("running", "first", None)
+    assert decide("pause", "wait") == ("paused", "wait", None)
+    decide("exploit", "copy", params={"x": 0.25, "net/width": 32})
+    assert reader.trials[0].config == {"x": 0.25, "net": {"width": 32}}
+    read("drawn", name="late", value=3)
+    assert reader.trials[0].params == {"x": 0.25, "net/width": 32, "late": 3}
+    assert read("segment_ended", failure={"message": "out of memory"}) == ("paused", "copy", "out of memory")
+    assert read("segment_ended", failure=None) == ("paused", "copy", "out of memory")
+    assert decide("fail", "no more retries") == ("failed", "no more retries", "out of memory")
+
+
+@pytest.mark.parametrize("thinned", [False, True])
+def test_a_report_whose_points_were_deleted_is_left_out(sqlite_store: Store, thinned: bool) -> None:
+    record = sqlite_store.experiments.get(committed(sqlite_store, 2))
+    reader = Reader(dataclasses.replace(record, thinned_at=1.0 if thinned else None))
+    start = {"kind": "start", "reason": "", "payload": {"number": 0, "params": {"x": 0.5, "net/width": 16}}}
+    report = {"segment": 1, "iteration": 1, "metrics": {}, "checkpoint": None}
+    methods = [
+        call.method
+        for event, data in (("decision", start), ("segment_started", {"segment": 1}), ("reported", report))
+        for call in reader.read(StreamItem(seq=1, event=event, time=0.0, trial=0, data=data))
+    ]
+    assert methods == ["on_trial_start"] + ["on_trial_result"] * (not thinned)
+
+
 def test_all_calls_share_one_list_of_the_trials(sqlite_store: Store) -> None:
     """With 50,000 trials, a new list for each entry of the log had taken five milliseconds."""
     reader = Reader(sqlite_store.experiments.get(committed(sqlite_store, 2)))
@@ -546,3 +591,6 @@ def test_configurations_are_read_in_the_space_that_they_are_from(sqlite_store: S
     read("amended", changes={"space": third, "former_spaces": [record.spec.space, second]})
     assert start(2, {"kind": 0}) == {"kind": [2]}
     assert start(3, {"x": 0.5, "net/width": 32}, space_revision=0) == {"x": 0.5, "net": {"width": 32}}
+    copied = {"params": {"x": 0.25, "kind": 0}, "space_revision": 1}
+    read("decision", 3, kind="exploit", reason="", payload=copied)
+    assert reader.trials[3].config == {"x": 0.25, "kind": [1]}

@@ -160,6 +160,70 @@ def test_mlflow_and_tensorboard_have_every_metric_and_param_although_their_new_n
     assert sorted(scalars(events)[2:]) == sorted((name, 2) for name in [*named, long])
 
 
+class _Client:
+    """A client of MLflow that notes the calls. It refuses the first value of the param "huge"."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id=f"of {name}")
+
+    def search_runs(self, experiments: list[str], **options: Any) -> list[Any]:
+        self.calls.append(("search_runs", *experiments))
+        return []
+
+    def create_run(self, experiment: str, start: int | None, *, run_name: str, tags: dict[str, str]) -> Any:
+        self.calls.append(("create_run", start, run_name, tags))
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def log_batch(self, run: str, metrics: list[Any]) -> None:
+        self.calls.append(("log_batch", *metrics))
+
+    def log_param(self, run: str, name: str, value: Any) -> None:
+        self.calls.append(("log_param", name, value))
+        if name == "huge":
+            raise ValueError("too long")
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda *given, **options: self.calls.append((method, *given, *options.items()))
+
+
+def test_what_mlflow_is_told_of_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = _Client()
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=lambda tracking_uri: client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=lambda *given: given))
+    callback: Any = tuner.callbacks.MLflowLoggerCallback(tags={"team": "vision"})
+    callback.setup(name="n", experiment_id="e")
+    trial = tuner.callbacks.ObservedTrial(number=3, trial_id="t", experiment_id="e", config={}, params={"x": 1})
+    tags = {"team": "vision", "tuner.experiment_id": "e", "tuner.trial_id": "t"}
+
+    def told(method: str, **given: Any) -> list[tuple[Any, ...]]:
+        client.calls.clear()
+        getattr(callback, method)(trial=trial, **given)
+        return client.calls
+
+    begun = [("search_runs", "of n"), ("create_run", 10_500, "trial_00003", tags), ("log_param", "x", 1)]
+    assert told("on_trial_start", timestamp=10.5) == begun
+    result = {"loss": 0.5, "training_iteration": 2, "timestamp": 11.5}
+    assert told("on_trial_result", result=result) == [("log_batch", ("loss", 0.5, 11_500, 2))], "it has the param"
+    trial.params = {"x": 1, "huge": "9"}
+    with pytest.raises(ValueError, match="too long"):  # the metrics of this report are lost, but no others
+        told("on_trial_result", result=result)
+    assert told("on_trial_result", result=result) == [("log_batch", ("loss", 0.5, 11_500, 2))]
+    assert told("on_trial_restore") == [("update_run", "r", ("status", "RUNNING"))]
+    trial.reason = "why"
+    for status, theirs in (("cancelled", "KILLED"), ("stopped", "FINISHED")):
+        trial.status = status
+        ended = [("set_tag", "r", "tuner.reason", "why"), ("set_terminated", "r", theirs, 20_000)]
+        assert told("on_trial_complete", timestamp=20.0) == ended
+    callback.setup(name="other", experiment_id="e")
+    trial.params = {"x": 1}
+    begun = [("search_runs", "of other"), ("create_run", None, "trial_00003", tags), ("log_param", "x", 1)]
+    assert told("on_trial_start") == begun, "what is known of the runs is that of one experiment"
+
+
 def test_wandb_has_a_run_for_each_trial(sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = committed(sqlite_store, 3)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -178,6 +242,7 @@ class _Run:
     def __init__(self, **given: Any) -> None:
         self.config, self.summary = _Config(given.get("config", {})), dict[str, Any]()
         self.over, self.rows, self._newest = "", list[dict[str, Any]](), 0
+        self.given, self.ended = given, list[int]()
 
     def define_metric(self, name: str, step_metric: str) -> None:
         assert name == "*"
@@ -189,7 +254,7 @@ class _Run:
             self.rows.append(row)
 
     def finish(self, exit_code: int = 0) -> None:
-        pass
+        self.ended.append(exit_code)
 
 
 class _Config(dict[str, Any]):
@@ -216,6 +281,33 @@ def test_wandb_has_the_values_that_an_objective_draws_after_its_start(
     trial.config = {"x": 1.5, "kind": "a"}
     callback.on_trial_error(trial=trial)
     assert run.config == trial.config
+
+
+def test_what_wandb_is_told_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[_Run] = []
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(init=lambda **given: runs.append(_Run(**given)) or runs[-1])
+    )
+    callback: Any = tuner.callbacks.WandbLoggerCallback(mode="offline", tags=["one"])
+    callback.setup(folder=str(tmp_path), name="n", experiment_id="e")
+    trials = [
+        tuner.callbacks.ObservedTrial(number=n, trial_id=f"t{n}", experiment_id="e", config={"x": n}, params={})
+        for n in range(3)
+    ]
+    for trial in trials:
+        callback.on_trial_start(trial=trial)
+    search = {"project": "n", "group": "e", "mode": "offline", "dir": str(tmp_path), "tags": ["one"]}
+    kept = {"config": {"x": 1}, "resume": "allow", "reinit": "create_new"}
+    assert runs[1].given == {"id": "t1", "name": "trial_00001", **kept, **search}
+    trials[0].config = {"x": 9}
+    callback.on_trial_restore(trial=trials[0])
+    assert runs[0].config == {"x": 9}, "an exploit has changed it"
+    trials[0].status, trials[0].reason = "stopped", "why"
+    callback.on_trial_complete(trial=trials[0])
+    callback.on_trial_error(trial=trials[1])
+    callback.close()
+    assert [run.ended for run in runs] == [[0], [1], [0]], "each run ends once"
+    assert runs[0].summary == {"status": "stopped", "reason": "why"}
 
 
 def test_wandb_keeps_the_reports_of_a_trial_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

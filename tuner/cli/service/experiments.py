@@ -232,6 +232,8 @@ def _patch(changes: Sequence[str]) -> dict[str, Any]:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
                 raise SpecError(f"--set {change} changes a part of a field, and another --set replaces the whole field")
+        if name in place:
+            raise SpecError(f"--set {change} replaces the value of another --set")
         value = _value(text)
         holds_text = path in _TEXTS or sections == ["tags"]
         place[name] = text if holds_text and value is not None and not isinstance(value, str) else value
@@ -245,6 +247,8 @@ def _values(given: Sequence[str]) -> dict[str, Any]:
         name, sign, text = one.partition("=")
         if not sign or not name:
             raise SpecError(f"expected PARAMETER=VALUE after --set, got {one!r}")
+        if name in found:
+            raise SpecError(f"{name} is given twice")
         found[name] = _value(text)
     return found
 

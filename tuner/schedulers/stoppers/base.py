@@ -79,7 +79,7 @@ class Stopper(ABC):
 
     def knows_objective(self, trial: Trial) -> bool:
         """Return whether the trial has reported the objective, or all of them. A trial that ends before that fails."""
-        return all(objective.metric in trial.last for objective in self.context.objectives)
+        return all(objective.metric in trial.last for objective in self.context.all_objectives)
 
     def decide(self, number: int, trials: Population) -> str | None:
         """Return why this trial, which has just reported, is complete; None to let it continue."""
