@@ -38,11 +38,11 @@ describe("numbers as CSV", () => {
   });
 
   it("has no number for a metric that a trial has not reported, even if every object inherits a member of its name", () => {
-    const [one, other] = VIEWS.trials;
-    const trials = [
-      { ...one!, params: {}, last: { constructor: 1 } },
-      { ...other!, params: {}, last: {} },
-    ];
+    const trials = [{ constructor: 1 } as Record<string, number>, {}].map((last, i) => ({
+      ...VIEWS.trials[i]!,
+      params: {},
+      last,
+    }));
     expect(trialsRows(trials, null).map((row) => row[4])).toEqual(["last constructor", 1, undefined]);
   });
 });
