@@ -11,6 +11,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 
 class _Thread(threading.local):
@@ -30,7 +31,7 @@ class _Unwanted(metaclass=_InQuiet):
     """A category of warnings that contains every warning of a thread in a `quiet` block, and none of any other thread."""
 
 
-_FILTER = ("ignore", None, _Unwanted, None, 0)
+_FILTER: Any = ("ignore", None, _Unwanted, None, 0)
 """The filter that `warnings.simplefilter` makes."""
 
 
