@@ -253,17 +253,18 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
         (Repeater(ConcurrencyLimiter(OptunaSearch(), 3), 2), 3),
         (BasicVariantGenerator(max_concurrent=4), 4),
         (BasicVariantGenerator(), None),
-        ("bohb", 5),
+        (5, 5),
+        (-1, None),
         (OptunaSearch(), None),
     ],
-    ids=["limiter", "inside a repeater", "generator", "generator without one", "bohb", "plain"],
+    ids=["limiter", "inside a repeater", "generator", "generator without one", "bohb", "bohb without one", "plain"],
 )
 def test_a_searcher_may_limit_how_many_trials_run_at_once(
     searcher: Any, limit: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if searcher == "bohb":
+    if isinstance(searcher, int):
         monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
-        searcher = TuneBOHB(max_concurrent=5)
+        searcher = TuneBOHB(max_concurrent=searcher)
     assert run(train, search_alg=searcher)["max_concurrent_trials"] == limit
     for theirs in (1, 9):
         config = ray.tune.TuneConfig(search_alg=searcher, max_concurrent_trials=theirs)

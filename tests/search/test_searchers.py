@@ -543,6 +543,19 @@ def test_only_the_thread_that_asks_optuna_is_quiet(messages: io.StringIO) -> Non
     assert re.findall("name: (.*)", messages.getvalue()) == ["of the user"]
 
 
+def test_a_warning_that_is_shown_once_is_not_shown_again_after_each_question_to_optuna() -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            with quiet():
+                warnings.warn("of Optuna", stacklevel=1)
+            warnings.warn("of the user", stacklevel=1)
+        warnings.simplefilter("error")
+        with quiet():
+            warnings.warn("of Optuna, after the user has set a filter", stacklevel=1)
+    assert [str(each.message) for each in heard] == ["of the user"]
+
+
 # -- errors --------------------------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,12 @@ def test_long_names_and_categories_leave_room_for_the_other_columns(visit: Open,
     assert cell.bounding_box()["width"] < 420
     assert page.get_by_role("columnheader", name="n" * 200).bounding_box()["height"] < 60
 
+    other = Search(service.store, replace(spec, name="e" * 200), start=time.time() - 60)
+    other.advance(at_once=5)
+    page.goto(f"{service.url}/compare?experiments={search.public_id},{other.public_id}")
+    expect(page.get_by_text("e" * 200).first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280, "the comparison is as wide as the window"
+
 
 @pytest.mark.parametrize("width", [1280, 360])
 def test_the_buttons_of_a_number_field_are_within_it(visit: Open, width: int) -> None:

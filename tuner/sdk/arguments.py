@@ -361,7 +361,7 @@ def _concurrent_of(searcher: Any) -> int | None:
         elif type(searcher).__module__ == "ray.tune.search.bohb.bohb_search":
             limits.append(searcher._max_concurrent)
         searcher = getattr(searcher, "searcher", None)
-    return min((limit for limit in limits if limit), default=None)
+    return min((limit for limit in limits if limit and limit > 0), default=None)
 
 
 _LIMITING = ("ray.tune.search.concurrency_limiter", "ray.tune.search.basic_variant")

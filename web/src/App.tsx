@@ -79,7 +79,10 @@ function Top({ children }: { children: ReactNode }) {
       document.documentElement.style.setProperty("--app-top", `${height}px`);
     });
     observer.observe(ref.current!);
-    return () => observer.disconnect();
+    return () => {
+      observer.disconnect();
+      if (known !== TOP) document.documentElement.style.removeProperty("--app-top");
+    };
   }, []);
   return (
     <div ref={ref} className={classes.top}>

@@ -240,6 +240,25 @@ describe("the times of a list", () => {
     vi.restoreAllMocks();
   });
 
+  it("are those of the time zone in which the browser is by now", () => {
+    const before = process.env["TZ"];
+    const times = ["2026-01-01T12:00:00Z", "2026-07-01T12:00:00Z", "2026-07-01T23:30:00Z"];
+    const zones = ["Europe/Berlin", "Africa/Lagos", "Asia/Kolkata", "America/St_Johns"];
+    const words = zones.map((zone) => {
+      process.env["TZ"] = zone;
+      return [...times.map(clock), newDay(times[2]!, times[1])];
+    });
+    if (before === undefined) delete process.env["TZ"];
+    else process.env["TZ"] = before;
+    expect(words.map(([winter, summer, late]) => [winter, summer, late])).toEqual([
+      ["13:00:00", "14:00:00", "01:30:00"],
+      ["13:00:00", "13:00:00", "00:30:00"],
+      ["17:30:00", "17:30:00", "05:00:00"],
+      ["08:30:00", "09:30:00", "21:00:00"],
+    ]);
+    expect(words.map((each) => each[3] !== null)).toEqual([true, true, true, false]);
+  });
+
   it("begin at 0 o'clock", () => expect(clock(new Date(2026, 2, 1, 0, 5).toISOString())).toBe("00:05:00"));
 
   it("have a date where the day changes, and at the start if it is not today's", () => {

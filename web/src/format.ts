@@ -263,17 +263,15 @@ export function ranWords(times: Times, now: number): string {
 }
 
 /**
- * Return a function that formats times. The browser needs much longer to make a format than to use it, so formats are kept: one
- * for each offset from UTC, since the time zone of the browser can change while the page is open.
+ * Return a function that formats times. The browser needs much longer to make a format than to use it, so it is kept. It is one of UTC
+ * that gets local times, since the time zone of the browser can change while the page is open.
  */
 function formatting(options: Intl.DateTimeFormatOptions): (date: Date) => string {
-  const made = new Map<number, Intl.DateTimeFormat>();
+  let format: Intl.DateTimeFormat | undefined;
   return (date) => {
     if (Number.isNaN(date.getTime())) return String(date);
-    const offset = date.getTimezoneOffset();
-    let format = made.get(offset);
-    if (!format) made.set(offset, (format = new Intl.DateTimeFormat(undefined, options)));
-    return format.format(date);
+    format ??= new Intl.DateTimeFormat(undefined, { ...options, timeZone: "UTC" });
+    return format.format(date.getTime() - 60_000 * date.getTimezoneOffset());
   };
 }
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 
 class _Thread(threading.local):
@@ -30,6 +31,10 @@ class _Unwanted(metaclass=_InQuiet):
     """A category of warnings that contains every warning of a thread in a `quiet` block, and none of any other thread."""
 
 
+_FILTER: Any = ("ignore", None, _Unwanted, None, 0)
+"""The filter that `warnings.simplefilter` makes."""
+
+
 def _is_wanted(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR or not _thread.blocks
 
@@ -40,8 +45,10 @@ def quiet() -> Iterator[None]:
 
     Messages that a user has sent to other handlers, with `optuna.logging.enable_propagation`, still reach these.
     """
-    # Both are set each time, since others may have replaced the filters or the handlers. Setting them again changes nothing.
-    warnings.simplefilter("ignore", _Unwanted)  # type: ignore[arg-type]
+    # Look each time, since others may have changed the filters or the handlers. A new filter lets Python show again what it shows
+    # once for each place in the code, so it is set only if it is not the first.
+    if warnings.filters[:1] != [_FILTER]:
+        warnings.simplefilter("ignore", _Unwanted)  # type: ignore[arg-type]
     for handler in logging.getLogger("optuna").handlers:
         handler.addFilter(_is_wanted)
     _thread.blocks += 1

@@ -143,6 +143,8 @@ describe("the lanes of a population", () => {
       true,
     );
     expect(shareOfTrial(rates, trial)).toBeCloseTo(0.5, 9);
+    const odd = [{ constructor: 1 }, {}].map((params) => ({ params }) as unknown as Bar);
+    expect(odd.map(shadesOfParam(odd, "constructor").share)).toEqual([0.5, null]);
   });
 
   it("are colored on a log scale if scores differ by orders of magnitude", () => {

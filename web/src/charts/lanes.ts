@@ -4,6 +4,7 @@ import { asNumber } from "../api/exact";
 import type { Curves, Params, Trial } from "../api/types";
 import { rankedOf } from "../curves/colours";
 import type { SourceOf } from "../live/useExperiment";
+import { own } from "../own";
 
 export interface Piece {
   trial: number;
@@ -215,7 +216,7 @@ function placeBetween(low: number, high: number, log: boolean): (value: number) 
  * without it, the scale is a log scale if the values span a decade.
  */
 export function shadesOfParam(pieces: readonly Piece[], name: string, logarithmic?: boolean): Shades {
-  const of = ({ params }: Pick<Piece, "params">): unknown => asNumber(params?.[name]);
+  const of = ({ params }: Pick<Piece, "params">): unknown => asNumber(own(params ?? {}, name));
   const known = pieces.map(of).filter((value) => value !== undefined);
   const numbers = known.filter((value): value is number => typeof value === "number");
   if (numbers.length > 0 && numbers.length === known.length) {

@@ -36,4 +36,13 @@ describe("numbers as CSV", () => {
     expect(lines).toHaveLength(VIEWS.trials.length + 1);
     expect(lines[0]).toContain("trial,state,best_value,iteration,lr,width");
   });
+
+  it("has no number for a metric that a trial has not reported, even if every object inherits a member of its name", () => {
+    const trials = [{ constructor: 1 } as Record<string, number>, {}].map((last, i) => ({
+      ...VIEWS.trials[i]!,
+      params: {},
+      last,
+    }));
+    expect(trialsRows(trials, null).map((row) => row[4])).toEqual(["last constructor", 1, undefined]);
+  });
 });

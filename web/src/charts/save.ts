@@ -91,7 +91,7 @@ export function trialsRows(trials: readonly Trial[], only: ReadonlySet<number> |
       trial.best_value,
       trial.iteration,
       ...params.map((name) => own(trial.params, name)),
-      ...metrics.map((name) => trial.last[name]),
+      ...metrics.map((name) => own(trial.last, name)),
     ]),
   ];
 }

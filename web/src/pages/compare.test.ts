@@ -16,6 +16,7 @@ describe("a comparison", () => {
       ["dropout", false],
     ]);
     expect(rows[4]!.values).toEqual([undefined, 0.5]);
+    expect(rowsOf("Parameters", [{}, { constructor: 1 }])[0]).toMatchObject({ values: [undefined, 1], same: false });
   });
 
   it("finds where curves are farthest apart, among the places where at least two have a point", () => {

@@ -4,6 +4,7 @@ import { asNumber } from "../api/exact";
 import type { CurveSegment, Experiment, Lineage, TrialState } from "../api/types";
 import { positionOf, type Dimension } from "../charts/dimensions";
 import { counted, metric, number, title } from "../format";
+import { own } from "../own";
 
 export interface ComparedRow {
   group: string;
@@ -30,7 +31,7 @@ export function lineagesOf(queries: readonly { data?: Lineage | undefined }[]): 
 export function rowsOf(group: string, objects: readonly Readonly<Record<string, unknown>>[]): ComparedRow[] {
   const names = [...new Set(objects.flatMap((one) => Object.keys(one)))];
   return names.map((name) => {
-    const values = objects.map((one) => one[name]);
+    const values = objects.map((one) => own(one, name));
     const first = JSON.stringify(values[0]); // a parameter that is null differs from one that is not present
     return { group, name, values, same: values.every((value) => JSON.stringify(value) === first) };
   });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { limitOf, spacePatch, withClashes, wrongLimit } from "./edit";
+import { clashes, limitOf, spacePatch, withClashes, wrongLimit } from "./edit";
 
 const lr = { type: "loguniform", lower: 1e-4, upper: 0.1 };
 
@@ -15,6 +15,7 @@ describe("the patch of a search space", () => {
       ["constructor", null],
       ["__proto__", null],
     ]);
+    expect(clashes({ space: { constructor: lr } }, { space: {} })).toEqual([]);
   });
 
   it("names only the differences, and replaces each domain as a whole", () => {

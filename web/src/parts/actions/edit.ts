@@ -119,7 +119,7 @@ export function patchOf(experiment: Source, draft: Draft): ExperimentPatch {
 export function clashes(mine: object, theirs: object, at = ""): [pointer: string, value: unknown][] {
   const others = theirs as Json;
   return Object.entries(mine as Json).flatMap(([name, value]) => {
-    if (!(name in others)) return [];
+    if (!Object.hasOwn(others, name)) return [];
     const other = others[name];
     const pointer = `${at}/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`;
     if (isMapping(value) && isMapping(other)) return clashes(value, other, pointer);

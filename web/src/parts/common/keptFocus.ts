@@ -67,7 +67,8 @@ let stop = () => {};
 /**
  * Keep the focus near a button that was pressed with the keyboard. Browsers take it away if the button is disabled, as while its
  * request is under way, or gone, as the first of the two that revoke a token. Give it back to the button once that is enabled again, or
- * else to a control nearby. For a button of a popover, which is closed then, do so with the button that opened it. A link or a button that opens another page has none, since everything around it is gone, too.
+ * else to a control nearby. A button of a popover is gone once the popover is closed: then the button that opened it takes its place. A
+ * link or a button that opens another page has none, since everything around it is gone, too.
  */
 function keep({ target, detail }: MouseEvent): void {
   const button = target instanceof Element ? target.closest("button") : null;

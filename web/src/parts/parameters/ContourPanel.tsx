@@ -127,7 +127,8 @@ export function pairOf(
   const parameters = dimensions.filter((one) => !one.objective);
   const across = parameters.find((one) => one.id === px) ?? parameters[0];
   const others = parameters.filter((one) => one !== across);
-  const together = ({ id }: Dimension) => trials.some(({ params }) => across!.id in params && id in params);
+  const together = ({ id }: Dimension) =>
+    trials.some(({ params }) => [across!.id, id].every((one) => Object.hasOwn(params, one)));
   const up = parameters.find((one) => one.id === py) ?? others.find(together) ?? others[0];
   return { parameters, across, up };
 }

@@ -42,4 +42,6 @@ it("shows two parameters together that some trial has both, not those of two bra
   expect(shown(null, null)).toEqual(["adam/beta", "adam/lr"]);
   expect(shown(null, "sgd/lr")).toEqual(["adam/beta", "sgd/lr"]);
   expect(shown("sgd/lr", null, [])).toEqual(["sgd/lr", "adam/beta"]);
+  dimensions.splice(1, 0, { id: "constructor", objective: false } as Dimension);
+  expect(shown(null, null)).toEqual(["adam/beta", "adam/lr"]);
 });

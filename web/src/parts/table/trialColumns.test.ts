@@ -69,6 +69,9 @@ describe("the columns of the trial table", () => {
     const columns = columnsOf(trials, "accuracy", "training_iteration", objectives, "all", false, {}, null, fronts);
     const column = columns.find(({ id }) => id === "front")!;
     expect([...trials.map(column.value), serverColumn(column.id)]).toEqual([null, 2, 1, 1, "front"]);
+    const odd = [objectives[0]!, { metric: "constructor", mode: "min" as const }];
+    const last = columnsOf(trials, "accuracy", "training_iteration", odd).find(({ id }) => id === "metric:constructor");
+    expect(last!.value(trials[0]!)).toBeUndefined();
     const sorted = sortTrials(trials, columns, { column: "front", descending: false });
     expect(sorted.map(({ number }) => number)).toEqual([2, 3, 1, 0]);
   });

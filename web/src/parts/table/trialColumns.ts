@@ -163,8 +163,8 @@ export function columnsOf(
       id: `metric:${name}`,
       label: `Last ${name}`,
       numeric: true,
-      value: (trial) => trial.last[name],
-      decimals: most((trial) => trial.last[name]),
+      value: (trial) => own(trial.last, name),
+      decimals: most((trial) => own(trial.last, name)),
     })),
     {
       id: "iteration",

@@ -56,6 +56,11 @@ describe("a configuration that changed during the training", () => {
     expect(overTraining({ lr: 0.1 }, back, {})).toEqual({ lr: "0.1 → 0.1" });
     const gone = lineage(entry(0, { beta: 0.9 }), entry(5, { lr: 0.2 }));
     expect(overTraining({ lr: 0.2 }, gone, {})).toEqual({ lr: "not present → 0.2", beta: "0.9 → not present" });
+    const odd = lineage(entry(0, { constructor: 1 }), entry(5, { valueOf: 2 }));
+    expect(overTraining({ valueOf: 2 }, odd, {})).toEqual({
+      valueOf: "not present → 2",
+      constructor: "1 → not present",
+    });
   });
 
   it("is looked for only if the trial took over weights", () => {

@@ -43,14 +43,14 @@ export function useChanged(id: string, at: "newest" | "best", version: unknown, 
 export function overTraining(params: Params, { schedule }: Pick<Lineage, "schedule">, labels: Labels): Params {
   const first = readable(schedule[0]?.params ?? params, labels);
   const last = readable(params, labels);
-  const names = [...Object.keys(last), ...Object.keys(first).filter((name) => !(name in last))];
+  const names = [...Object.keys(last), ...Object.keys(first).filter((name) => !Object.hasOwn(last, name))];
   return Object.fromEntries(
     names.map((name) => {
       const words = (value: unknown) => (value === undefined ? "not present" : param(value));
       const varied = schedule.some(
         (entry) => JSON.stringify(own(entry.params, name)) !== JSON.stringify(own(params, name)),
       );
-      return [name, varied ? `${words(first[name])} → ${words(last[name])}` : last[name]];
+      return [name, varied ? `${words(own(first, name))} → ${words(own(last, name))}` : own(last, name)];
     }),
   );
 }
