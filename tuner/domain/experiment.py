@@ -376,7 +376,7 @@ def known(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return found, unknown
 
 
-def _known(kind: type[Any], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _known(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     hints = _hints(kind)
     found = {name: value for name, value in data.items() if name in hints and _may_be(value, hints[name])}
     return found, [name for name in data if name not in found]
@@ -390,7 +390,7 @@ def _may_be(value: Any, hint: Any) -> bool:
 
 
 @functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, Any]:
     """Return the types of the options of a part of the spec."""
     hints = get_type_hints(kind)
     return {each.name: hints[each.name] for each in dataclasses.fields(kind)}

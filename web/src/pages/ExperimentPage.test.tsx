@@ -192,7 +192,7 @@ it("counts the trials on the front itself if it has all of them", async () => {
 it("says what the service cannot read in the spec of the experiment", async () => {
   const { experiment, client } = openFront(3, 3);
   await screen.findByRole("heading", { level: 1 });
-  act(() => client.setQueryData(["experiment", "exp_1"], { ...experiment, unreadable: "its spec has a moon." }));
+  act(() => void client.setQueryData(["experiment", "exp_1"], { ...experiment, unreadable: "its spec has a moon." }));
   expect((await screen.findByText(/^its spec has a moon[.]$/)).getAttribute("role")).toBe("status");
 });
 

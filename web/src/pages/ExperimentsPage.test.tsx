@@ -124,7 +124,8 @@ test("the list counts times by the service's clock, also those of experiments th
 });
 
 test("the list says what the service cannot read in the spec of an experiment", async () => {
-  const unreadable = "this version of tuner does not accept the experiment's spec: space.lr.lower: a logarithmic domain";
+  const unreadable =
+    "this version of tuner does not accept the experiment's spec: space.lr.lower: a logarithmic domain";
   const items = [listed("exp_1", { unreadable, objectives: [] }), listed("exp_2")];
   vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null });
   show("/experiments?state=completed");
