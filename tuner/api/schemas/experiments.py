@@ -427,7 +427,7 @@ def _form(version: _Version, unreadable: str | None) -> Experiment:
         trials=sum(record.counts.values()),
         best=_best(record),
         labels=names,
-        unreadable=unreadable,
+        unreadable=unreadable and unreadable[0].upper() + unreadable[1:],
         actions=actions(record, abandoned),
     )
 

@@ -1,5 +1,5 @@
 import { useEffect, useRef, type RefObject } from "react";
-import { useLocation, useNavigationType } from "react-router";
+import { NavigationType, useLocation, useNavigationType } from "react-router";
 
 /**
  * After a link to another page, or a step back, focus the heading of that page once it is there, so that screen readers read it and
@@ -15,7 +15,7 @@ export function useHeadingFocus(main: RefObject<HTMLElement | null>): void {
     const [page, before] = [main.current, document.activeElement];
     const isOther = last.current !== pathname;
     last.current = pathname;
-    if (!isOther || how === "REPLACE" || page === null || page.contains(before)) return;
+    if (!isOther || how === NavigationType.Replace || page === null || page.contains(before)) return;
     const watcher = new MutationObserver(look);
     function look() {
       const heading = page!.querySelector("h1");
