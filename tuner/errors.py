@@ -124,7 +124,7 @@ class StoreError(TunerError):
 
 
 class NewerLog(StoreError):
-    """A newer version has written an entry of an experiment's log, and this version cannot read it."""
+    """A newer version has written an entry of an experiment's log, or an option of its spec, and this version cannot read it."""
 
 
 def unreadable(what: str, kind: str) -> NewerLog:
@@ -132,6 +132,14 @@ def unreadable(what: str, kind: str) -> NewerLog:
     return NewerLog(
         f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since a newer version has "
         "written it. Nothing is lost: use that version, or a newer one, to continue the experiment"
+    )
+
+
+def unknown_options(names: Sequence[str]) -> str:
+    """Return a sentence that says that a spec has options that this version of tuner does not know, or values of theirs."""
+    return (
+        f"the experiment's spec has something that this version of tuner does not know ({', '.join(names)}), since a newer "
+        "version has written it. Nothing is lost: use that version, or a newer one, to continue or copy the experiment"
     )
 
 

@@ -437,6 +437,22 @@ async def test_an_experiment_with_a_log_of_a_newer_version_does_not_fail(host: H
     assert 10 * driving.AGAIN_S < wait <= driving.NEWER_AGAIN_S, "whatever the machine's clock is set to meanwhile"
 
 
+async def test_an_experiment_with_a_spec_of_a_newer_version_keeps_no_other_from_being_driven(host: Host) -> None:
+    """A field that this version does not know made the search for experiments fail, so that the host drove none at all."""
+    newer, other = left_behind(host, "api"), left_behind(host, "api")
+    with host.store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET lease_until = NULL, driver_owner = NULL", ())
+        cursor.execute("UPDATE experiment SET spec = json_set(spec, '$.limits.hue', 1) WHERE id = ?", (newer.id,))
+    await host._take_experiments()
+    with pytest.raises(
+        NewerLog, match=r"does not know \(limits.hue\), since a newer version has written it. Nothing is"
+    ):
+        await ended(host, newer)
+    assert list(host.driving.tasks) == [other.id]
+    assert host.store.experiments.get(newer.public_id).state == "pending"
+    assert newer.id in host.driving.busy()
+
+
 def _let_witness_pass(host: Host) -> None:
     """Let the expired leases that the host knows have been seen for `WITNESS_S` longer."""
     expired = host._candidates._expired

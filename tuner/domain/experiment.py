@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Mode = Literal["min", "max"]
 # Which value of a trial counts wherever trials are ranked and shown: its best, or its last.
@@ -327,6 +328,16 @@ class Spec:
         return dataclasses.asdict(self)
 
     @classmethod
+    def read(cls, data: Mapping[str, Any]) -> tuple[Spec, list[str]]:
+        """Return the spec with this JSON form, and the names of the options that this version does not know, which it lacks.
+
+        A newer version that uses the same database may have written the JSON.
+        """
+        found, unknown = known(data)
+        missing = {name: value for name, value in _NAMELESS.items() if not found.get(name)}
+        return cls.from_json({**found, **missing}), unknown
+
+    @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
         parts = dict(data)
         parts["objectives"] = tuple(Objective(**o) for o in parts["objectives"])
@@ -336,6 +347,53 @@ class Spec:
             if name in parts:
                 parts[name] = kind(**parts[name])
         return cls(**parts)
+
+
+_NAMELESS: Mapping[str, Any] = {"name": "?", "space": {}, "objectives": [{"metric": "?", "mode": "min"}]}
+"""Replacements for what every spec has, if a newer version has written it in another form."""
+
+
+def known(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a spec, or of changes to one, that this version knows, and the names of the others.
+
+    data: the JSON form of the spec, or of the changes. An option also counts as unknown if it has a value that this version does
+        not know, such as another executor.
+    """
+    found, unknown = _known(Spec, data)
+    for name, kind in (*SECTIONS.items(), ("objectives", Objective)):
+        if name not in found:
+            continue
+        parts = found[name] if name == "objectives" else [found[name]]
+        if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
+            unknown.append(name)
+            del found[name]
+            continue
+        read = [_known(kind, part) for part in parts]
+        unknown += dict.fromkeys(f"{name}.{key}" for _, others in read for key in others)
+        found[name] = [part for part, _ in read] if name == "objectives" else read[0][0]
+        if name == "objectives" and any(part.keys() != {"metric", "mode"} for part in found[name]):
+            del found[name]
+    return found, unknown
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    hints = _hints(kind)
+    found = {name: value for name, value in data.items() if name in hints and _may_be(value, hints[name])}
+    return found, [name for name in data if name not in found]
+
+
+def _may_be(value: Any, hint: Any) -> bool:
+    """Return whether a value fits a type, if that is a mapping or a closed list of values."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    return isinstance(value, Mapping) or get_origin(hint) is not Mapping
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the options of a part of the spec."""
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
 
 
 def is_finite(value: float | None) -> bool:

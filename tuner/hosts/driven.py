@@ -20,6 +20,7 @@ from tuner.driver.loop import ExperimentLoop, is_ours, runs_user_code
 from tuner.driver.parts import load_parts, without_parts
 from tuner.errors import CheckpointUnreachable, SpecError
 from tuner.experiment.code.by_value import runnable_parts, runnable_space
+from tuner.experiment.specs.stored import check_driven
 from tuner.hosts.executor import Executor
 from tuner.hosts.executors import Executors
 from tuner.hosts.helpers.judge import Judge
@@ -399,6 +400,7 @@ class Driven:
 
     def __init__(self, host: DriverHost, record: ExperimentRecord, epoch: int) -> None:
         self.record = record
+        check_driven(record)
         spec = record.first_spec  # the log contains later changes
         code = host.store.code.get(spec.code) if spec.code else None
         space_blob, parts_blob = runnable_space(code), runnable_parts(code)

@@ -23,6 +23,7 @@ from tuner.experiment.code.by_value import needs_other_python
 from tuner.experiment.operations.earlier import with_earlier
 from tuner.experiment.operations.verbs import why_it_stays_ended
 from tuner.experiment.specs.spec import parse_spec
+from tuner.experiment.specs.stored import check_driven
 from tuner.plurals import counted
 from tuner.sdk.arguments import above_this_package
 from tuner.sdk.result import Result
@@ -269,6 +270,7 @@ class Study:
         self._seed = record.spec.seed
         self._driver: AskedDriver | None = None
         if not record.state.ended or _is_to_continue(store, record):
+            check_driven(record)
             if (why := needs_other_python(record.spec, code)) is not None:
                 raise SpecError(f"{self.id} cannot be continued: {why}")
             if record.state == "paused":

@@ -104,6 +104,7 @@ class ExperimentRecord:
     created_at: Annotated[float, About("when it was created")]
     started_at: Annotated[float | None, About("when the experiment started; null until then")]
     ended_at: Annotated[float | None, About("when the experiment reached its final state")]
+    unknown: Sequence[str] = ()  # the options of the spec that this version does not know; `spec` lacks them
     first_spec: Spec  # the spec at creation; `spec` includes the later changes by users
     changes: Mapping[str, Any]  # the difference between the two specs, see `Spec.amended`
     revision: Annotated[int, About("the number of changes by PATCH; the experiment's ETag begins with this number")]

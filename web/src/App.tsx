@@ -9,9 +9,12 @@ import { KeyHelp } from "./parts/common/KeyHelp";
 import { Unbroken } from "./pages/NotFoundPage";
 import { askNow, useIsWaiting } from "./parts/common/lazily";
 import { SignedIn, SignOut } from "./parts/common/SignIn";
+import { useHeadingFocus } from "./parts/common/useHeadingFocus";
 import { useSession } from "./parts/common/useSession";
 
 export function App() {
+  const main = useRef<HTMLElement>(null);
+  useHeadingFocus(main);
   // The pages of trials, comparisons and new experiments belong to the link "Experiments", though their URLs do not
   // begin with it.
   const within = /^\/($|(trials|compare|new)\b)/.test(useLocation().pathname);
@@ -39,7 +42,7 @@ export function App() {
         <DownBanner />
       </Top>
       <KeyHelp />
-      <main id="main" className={classes.main}>
+      <main ref={main} id="main" className={classes.main}>
         <Unbroken>
           <SignedIn>
             <Outlet />

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import math
+import re
 import sys
 import threading
 import time
@@ -256,6 +258,72 @@ async def test_the_list_is_newest_first_in_pages(client: httpx.AsyncClient, sqli
     assert second["next_page_token"] is None
     assert [e["name"] for e in (await client.get(API, params={"name": "1"})).json()["items"]] == ["n1"]
     assert (await client.get(API, params={"state": "running"})).json()["items"] == []
+
+
+OTHER_SPECS: dict[str, tuple[dict[str, Any], str]] = {
+    "refused space": (
+        {"space": {"lr": {"type": "loguniform", "lower": -1, "upper": 1}}},
+        "not accept.* space.lr.lower: a log",
+    ),
+    "space of a newer version": (
+        {"space": {"lr": {"type": "moon", "rose": 1}}},
+        "not accept.* space.lr.type: unknown type 'moon'",
+    ),
+    "new field": ({"moon": "rose"}, r"not know \(moon\), since a newer version"),
+    "new option": (
+        {"limits": {"moon": 1}, "objectives": [{"metric": "x", "mode": "max", "rose": 1}]},
+        "limits.moon, objectives.rose",
+    ),
+    "new value": ({"executor": "moon"}, r"not know \(executor\)"),
+    "new mode": ({"objectives": [{"metric": "x", "mode": "near"}]}, r"not know \(objectives.mode\)"),
+    "new form": (
+        {"scaling": 5, "scheduler": "moon", "space": [1], "objectives": None},
+        "space, scheduler, scaling, objectives",
+    ),
+    "wrong number": ({"max_t": "long"}, "cannot read .*: max_t: expected an integer, got "),
+    "no number": ({"num_samples": {}}, "cannot read .*: TypeError: "),
+}
+"""Specs that another version has written: what differs from one of this version, and what is said about it."""
+
+
+async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
+    client: httpx.AsyncClient, sqlite_store: Store, spec: dict[str, Any]
+) -> None:
+    """One experiment that an earlier version had accepted made the whole list, and each creation, fail with 422."""
+    made = {name: sqlite_store.experiments.create(digits(name)).public_id for name in ("fine", *OTHER_SPECS, "changed")}
+    best = '{"trial_number": 0, "value": 0.9, "iteration": 1, "params": {"lr": 0.01}}'
+    with sqlite_store._database.write() as cursor:
+        cursor.execute("UPDATE experiment SET best = ?, counts = ?", (best, '{"completed": 30}'))
+        cursor.execute(
+            "UPDATE experiment SET changes = ? WHERE name = 'changed'", ('{"limits": {"rose": 1}, "moon": 2}',)
+        )
+        for name, (differs, _) in OTHER_SPECS.items():
+            [(text,)] = cursor.rows("SELECT spec FROM experiment WHERE name = ?", (name,))
+            cursor.execute(
+                "UPDATE experiment SET spec = ? WHERE name = ?", (json.dumps({**json.loads(text), **differs}), name)
+            )
+    for order in ("", "?sort=method", "?sort=best"):
+        response = await client.get(f"{API}{order}")
+        assert response.status_code == 200, response.text
+        listed = {one["name"]: one for one in response.json()["items"]}
+        assert listed.keys() == made.keys()
+    assert listed["fine"]["unreadable"] is None
+    for name, why in {
+        **{name: why for name, (_, why) in OTHER_SPECS.items()},
+        "changed": r"\((moon, limits.rose)\)",
+    }.items():
+        shown = (await client.get(f"{API}/{made[name]}")).json()
+        assert shown == listed[name]
+        assert (shown["state"], shown["counts"]["completed"]) == ("pending", 30)
+        assert re.search(why, shown["unreadable"]), shown["unreadable"]
+    for warm_start in (None, "auto"):  # both read the newest experiments
+        assert (await client.post(API, json={**spec, "warm_start": warm_start})).status_code == 201
+    refused = await client.post(API, json={**spec, "warm_start": ["refused space"]})
+    assert refused.json()["errors"][0]["pointer"] == "/warm_start/0"
+    forked = await client.post(f"{API}/{made['new field']}/fork", json={})
+    assert (forked.status_code, "not know (moon)" in forked.json()["detail"]) == (409, True)
+    copy = (await client.get(f"{API}/{made['new option']}/spec")).json()
+    assert "/limits/moon" in [one["pointer"] for one in copy["left_out"]]
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp, shown, values
+from tuner.domain import experiment as domain
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
+from tuner.errors import SpecError, unknown_options
 from tuner.experiment.analysis.forecast import samples_of
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
 from tuner.experiment.operations.copying import Copy
 from tuner.experiment.operations.usecases import next_step
 from tuner.experiment.operations.verbs import Action, actions
+from tuner.experiment.specs.messages import in_words
 from tuner.space import Space
 from tuner.store import (
     ExperimentRecord,
 )
+
+log = logging.getLogger(__name__)
 
 
 class Counts(Model):
@@ -152,7 +158,11 @@ def expected_gpu_hours(record: ExperimentRecord) -> float | None:
     if record.state.ended:
         return record.gpu_hours
     ended = sum(record.counts.get(state, 0) for state in ("completed", "stopped", "failed", "cancelled"))
-    total, limit = samples_of(record.spec) if ended else None, record.spec.limits.gpu_hours
+    limit = record.spec.limits.gpu_hours
+    try:
+        total = samples_of(record.spec) if ended else None
+    except SpecError:  # an earlier version has accepted the search space
+        total = None
     if total is None:
         return None
     done = ended + 0.5 * record.counts.get("running", 0)
@@ -299,6 +309,13 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
         dict[str, list[Any]],
         Field(description="parameter whose values are indices of choices -> the label of each index"),
     ]
+    unreadable: Annotated[
+        str | None,
+        Field(
+            description="what this version of tuner cannot read in the experiment's spec, which another version has written, in "
+            "words; null if it can read everything"
+        ),
+    ] = None
     actions: Annotated[
         list[Action],
         Field(description="the actions that the experiment's state allows now: verbs, edit (PATCH), delete, ..."),
@@ -342,8 +359,33 @@ def _kept(version: _Version) -> Experiment:
 
 
 def _shown(version: _Version) -> Experiment:
+    record = version.record
+    try:
+        return _form(version, unknown_options(record.unknown) if record.unknown else None)
+    except Exception as error:  # a list has to show the other experiments, whatever another version has written here
+        log.warning("%s is shown without its spec, which this version cannot read", record.public_id, exc_info=error)
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationError):
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {in_words(one)}" for one in error.errors())
+        bare = replace(version, record=replace(record, spec=_bare(record.spec)))
+        return _form(bare, f"this version of tuner cannot read the experiment's spec: {said}")
+
+
+def _bare(spec: Spec) -> Spec:
+    """Return a spec with the name and the objectives of one that cannot be shown, as far as they can be."""
+    objectives = [each for each in spec.objectives if isinstance(each.metric, str) and each.mode in ("min", "max")]
+    return Spec(name=str(spec.name), space={}, objectives=tuple(objectives) or (domain.Objective("?", "min"),))
+
+
+def _form(version: _Version, unreadable: str | None) -> Experiment:
+    """Return the API's form of an experiment. unreadable: what cannot be read in its spec, as far as it is known."""
     record, abandoned = version.record, version.abandoned
     spec = record.spec
+    names: dict[str, list[Any]] = {}
+    try:
+        names = labels(json.dumps(dict(spec.space)))
+    except SpecError as error:
+        unreadable = unreadable or f"this version of tuner does not accept the experiment's spec: {error}"
     return Experiment(
         **values(record),
         name=spec.name,
@@ -384,7 +426,8 @@ def _shown(version: _Version) -> Experiment:
         expected_gpu_hours=expected_gpu_hours(record),
         trials=sum(record.counts.values()),
         best=_best(record),
-        labels=labels(json.dumps(dict(spec.space))),
+        labels=names,
+        unreadable=unreadable and unreadable[0].upper() + unreadable[1:],
         actions=actions(record, abandoned),
     )
 

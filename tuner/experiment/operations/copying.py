@@ -43,6 +43,9 @@ def copy_of(record: ExperimentRecord) -> Copy:
                 "an entrypoint or a command; or fork the experiment, since a fork keeps the function",
             )
         )
+    left_out += [
+        (f"/{name.replace('.', '/')}", "this version of tuner does not know this option") for name in record.unknown
+    ]
     if outside:
         lie = "1 point lies" if outside == 1 else f"{outside} points lie"
         left_out.append(("/points_to_evaluate", f"{lie} outside the search space, which a user has changed"))

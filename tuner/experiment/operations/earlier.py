@@ -123,7 +123,10 @@ def _fits(store: Store, space: Space, called: str) -> tuple[ExperimentRecord, Sp
         raise SpecError(f"cannot learn from {called!r}: {record.error or 'its import is not complete'}")
     if record.thinned_at is not None:
         raise SpecError(f"cannot learn from {called!r}: {why_thinned(record.thinned_at, 'a warm start')}")
-    theirs = Space.from_json(record.spec.space, opaque=True)
+    try:
+        theirs = Space.from_json(record.spec.space, opaque=True)
+    except SpecError as error:
+        raise SpecError(f"cannot learn from {called!r}, whose spec this version does not accept: {error}") from error
     if not len(space):
         raise SpecError(
             f"cannot learn from {called!r} without a space, since the parameters are not known yet: declare them, such as "
@@ -183,7 +186,10 @@ def _fitting(spec: Spec, newest: Iterable[ExperimentRecord], count: int) -> Foun
             space = Space.from_json(spec.space, opaque=True)
             if space.has_grid:
                 break
-        theirs = Space.from_json(record.spec.space, opaque=True)
+        try:
+            theirs = Space.from_json(record.spec.space, opaque=True)
+        except SpecError:
+            continue  # an earlier version has accepted this space
         if may_fit(space, theirs):
             found.append((record, theirs))
         if len(found) == count:

@@ -16,6 +16,7 @@ from tuner.experiment.specs.changes import merge_patch
 from tuner.experiment.specs.model import NAME_LENGTH
 from tuner.experiment.specs.respace import points_inside
 from tuner.experiment.specs.spec import written
+from tuner.experiment.specs.stored import check_copied
 from tuner.store import CodeRecord, ExperimentRecord, Store
 from tuner.usercode.entrypoints import Checker
 
@@ -54,9 +55,10 @@ def fork_experiment(
         NotFound: there is no such experiment.
         SpecError: the changed spec has mistakes. The error lists all of them.
         EntrypointError: the function cannot be imported.
-        Conflict: the key was used before with other arguments.
+        Conflict: the key was used before with other arguments, or the spec of the original has options of a newer version.
     """
     source = store.experiments.get(experiment)
+    check_copied(source)
     request = _hash(source.public_id, changes, learn)
     asked = _changed(source, changes, learn)
     if idempotency_key is not None and isinstance(project := asked["project"], str):

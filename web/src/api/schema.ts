@@ -2932,6 +2932,11 @@ export interface components {
                 [key: string]: unknown[];
             };
             /**
+             * Unreadable
+             * @description what this version of tuner cannot read in the experiment's spec, which another version has written, in words; null if it can read everything
+             */
+            unreadable: string | null;
+            /**
              * Actions
              * @description the actions that the experiment's state allows now: verbs, edit (PATCH), delete, ...
              */

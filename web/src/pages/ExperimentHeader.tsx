@@ -162,6 +162,11 @@ export function ExperimentHeader({
           .
         </p>
       )}
+      {experiment.unreadable && (
+        <p className={parts.warning} role="status">
+          <Sentence text={experiment.unreadable} />.
+        </p>
+      )}
       {experiment.next_step && (
         <p className={parts.warning} role="status">
           <Sentence text={experiment.next_step} />.

@@ -189,6 +189,13 @@ it("counts the trials on the front itself if it has all of them", async () => {
   expect(size.parentElement!.textContent).toBe("Pareto front3 trials");
 });
 
+it("says what the service cannot read in the spec of the experiment", async () => {
+  const { experiment, client } = openFront(3, 3);
+  await screen.findByRole("heading", { level: 1 });
+  act(() => void client.setQueryData(["experiment", "exp_1"], { ...experiment, unreadable: "its spec has a moon." }));
+  expect((await screen.findByText(/^its spec has a moon[.]$/)).getAttribute("role")).toBe("status");
+});
+
 it("says so if the experiment that is shown is deleted", async () => {
   const { client } = openFront(3, 3);
   await screen.findByText("digits", { selector: "h1" });

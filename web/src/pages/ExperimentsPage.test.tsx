@@ -123,6 +123,17 @@ test("the list counts times by the service's clock, also those of experiments th
   expect(times().at(-1)).toBe("1 h ago4.0 s");
 });
 
+test("the list says what the service cannot read in the spec of an experiment", async () => {
+  const unreadable =
+    "this version of tuner does not accept the experiment's spec: space.lr.lower: a logarithmic domain";
+  const items = [listed("exp_1", { unreadable, objectives: [] }), listed("exp_2")];
+  vi.spyOn(api, "experiments").mockResolvedValue({ items, next_page_token: null });
+  show("/experiments?state=completed");
+  await screen.findByText("exp_2");
+  const rows = screen.getAllByRole("row").map((row) => row.textContent);
+  expect(rows.map((text) => text.includes(unreadable))).toEqual([false, true, false]);
+});
+
 test("a viewer is offered no new experiment", async () => {
   vi.spyOn(api, "session").mockResolvedValue({ required: true, name: "ada", role: "viewer" } as never);
   vi.spyOn(api, "experiments").mockResolvedValue({ items: [], next_page_token: null });

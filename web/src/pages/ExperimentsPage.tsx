@@ -412,6 +412,11 @@ function Row({ experiment, now, ticked, onTick, projects, onFilter }: RowProps) 
         <Anchor component={Link} to={to} size="sm" fw={600} title={experiment.name}>
           {experiment.name}
         </Anchor>
+        {experiment.unreadable && (
+          <span className={classes.unreadable} title={experiment.unreadable}>
+            {experiment.unreadable}
+          </span>
+        )}
         {(projects || Object.keys(experiment.tags).length > 0) && (
           <span className={classes.labels}>
             {projects && (
