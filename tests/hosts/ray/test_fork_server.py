@@ -34,7 +34,8 @@ WORKER = """
 import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
          "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "dynamo": "torch._dynamo" in sys.modules,
-         "wave": "wave" in sys.modules, "given": sys.modules["tuner.trials.runtime.function.modules"]._given >= {"ray", "wave"},
+         "wave": "wave" in sys.modules,
+         "given": len(getattr(sys.modules.get("tuner.trials.runtime.function.modules"), "_given", ())),
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -111,7 +112,7 @@ def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer
     assert found["parent"] == serving.pid
     assert found["ray"]
     assert found["wave"], "the server was told to import it"
-    assert found["given"], "a rank does not watch what the server has imported"
+    assert found["given"] > 500, "a rank does not watch what the server has imported"
     assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
     assert found["name"] == "__main__"
     assert found["argv"] == [str(tmp_path / "worker.py"), "--runtime-env-hash=0", "--worker-id=1"]
