@@ -4,12 +4,15 @@ import os
 import sys
 from typing import Any
 
+from tuner.garbage import collect_late
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells report it."""
 
 
 def main() -> None:
     """Run the `tuner` command. Ctrl-C stops it without a traceback, even while its modules are being imported."""
+    collect_late()
     try:
         if sys.argv[1:2] == ["serve"]:
             from tuner.service.early import guessed

@@ -129,6 +129,8 @@ def drive_on_ray(
     if progress.show and not connected():
         where = ray_address or settings.ray_address
         progress.say(f"connecting to Ray at {where}" if where else "starting a private Ray instance on this machine")
+    if (idle := sys.modules.get("tuner.trials.lightning.workers")) is not None:
+        idle.release()  # the processes that a `RayStrategy` of this script keeps would hold CPUs for which the trials wait
     # These imports load Ray, which takes a second or two. The message above tells the user why.
     from tuner.hosts.ray.cluster import DEAD
     from tuner.hosts.scripts import kept

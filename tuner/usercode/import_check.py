@@ -85,6 +85,7 @@ def load(libraries: Iterable[str], sys_path: Sequence[str]) -> None:
 
     No garbage is looked for in them, neither during the import, which would take a fifth longer, nor in the forked children.
     """
+    collects = gc.isenabled()
     gc.disable()
     for name in libraries:
         own = any(Path(folder, found).exists() for folder in sys_path for found in (name, f"{name}.py"))
@@ -92,7 +93,8 @@ def load(libraries: Iterable[str], sys_path: Sequence[str]) -> None:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     gc.freeze()
-    gc.enable()
+    if collects:
+        gc.enable()
 
 
 def named_in(files: Iterable[str]) -> list[str]:

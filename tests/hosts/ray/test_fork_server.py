@@ -35,6 +35,7 @@ import json, os, sys
 facts = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "argv": sys.argv,
          "ray": "ray" in sys.modules, "torch": "torch" in sys.modules, "dynamo": "torch._dynamo" in sys.modules,
          "wave": "wave" in sys.modules,
+         "given": len(getattr(sys.modules.get("tuner.trials.runtime.function.modules"), "_given", ())),
          "environment": dict(os.environ), "directory": os.getcwd(), "nice": os.nice(0), "name": __name__, "path": sys.path}
 print(json.dumps(facts))
 """
@@ -111,6 +112,7 @@ def test_a_worker_is_forked_with_the_libraries_of_the_server(serving: ForkServer
     assert found["parent"] == serving.pid
     assert found["ray"]
     assert found["wave"], "the server was told to import it"
+    assert found["given"] > 500, "a rank does not watch what the server has imported"
     assert found["group"] == found["pid"], "it can be killed together with the processes that it starts"
     assert found["name"] == "__main__"
     assert found["argv"] == [str(tmp_path / "worker.py"), "--runtime-env-hash=0", "--worker-id=1"]
@@ -332,6 +334,13 @@ def test_no_garbage_is_collected_while_modules_are_imported(monkeypatch: pytest.
     import_check.load(["a_library"], [])
     assert collecting == [False, False]
     assert gc.isenabled()
+    gc.disable()
+    try:
+        preload(["a_library"])
+        import_check.load(["a_library"], [])
+        assert not gc.isenabled(), "the environment's own code has turned it off"
+    finally:
+        gc.enable()
 
 
 def test_a_message_arrives_with_its_files_and_half_a_message_is_an_error() -> None:

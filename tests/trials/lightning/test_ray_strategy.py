@@ -9,9 +9,11 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import cloudpickle
 import numpy
@@ -27,6 +29,9 @@ from tests.silence import run_to_end
 from tests.trials.lightning.cases import FLAVOURS, data
 from tuner.domain.experiment import Scaling
 from tuner.errors import EntrypointError, PlacementError, SpecError, TrialError
+from tuner.hosts.scripts import kept
+from tuner.sdk.driving import drive_on_ray
+from tuner.settings import Settings
 from tuner.trials.lightning import workers
 from tuner.trials.lightning.flavour import flavour_of
 from tuner.trials.lightning.ray_strategy import RayFSDPStrategy, RayStrategy, _Job, _pickled
@@ -40,6 +45,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_idle_workers() -> Iterator[None]:
+    """Let the tests of other files have the CPUs of the kept Ray."""
+    yield
+    workers.release()
 
 
 def define(flavour: str) -> Any:
@@ -366,6 +378,8 @@ def test_callbacks_that_heard_of_an_error_on_the_ranks_do_not_hear_of_it_again(
 
 
 def test_idle_workers_that_know_an_old_source_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search on Ray stops idle workers. It waited for the CPUs that they held, for 30 s or `keep_workers_s`."""
+
     class Ranks:
         def __init__(self, *args: Any, **options: Any) -> None:
             self.is_fresh, self.closed = True, False
@@ -385,6 +399,15 @@ def test_idle_workers_that_know_an_old_source_are_not_used_again(monkeypatch: py
     first.is_fresh = False  # type: ignore[attr-defined]
     second = workers.borrow(Scaling())[1]
     assert (second is first, first.closed, second.closed) == (False, True, False)  # type: ignore[attr-defined]
+
+    def borrow(*args: Any, **options: Any) -> Any:
+        raise RuntimeError(f"closed: {second.closed}")  # type: ignore[attr-defined]
+
+    workers.give_back(key, second, 60)
+    monkeypatch.setattr(kept, "borrow", borrow)
+    progress = MagicMock(show=False)
+    with pytest.raises(RuntimeError, match="closed: True"):
+        drive_on_ray(MagicMock(), Settings(), "exp", None, progress, MagicMock(), "", True)
 
 
 def test_a_compiled_module_is_refused_with_what_to_do_instead() -> None:

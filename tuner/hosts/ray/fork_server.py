@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.trials.messages.forks import ON_USE, PATH, receive, send
+from tuner.trials.runtime.function.modules import forking
 
 FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """True if a fork server works on this system."""
@@ -231,6 +232,7 @@ class _Server:
                 forks = self._can_fork(command, request["environment"])
                 if forks:
                     self._has_forked = True
+                    forking()
                 if forks and _waits(client) and os.fork() == 0:
                     try:
                         become(files, request, {"RAY_JOB_ID": _NO_JOB, PATH: listener.getsockname()})
@@ -309,6 +311,7 @@ def preload(modules: Sequence[str]) -> None:
     """
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
+    collects = gc.isenabled()
     gc.disable()
     for module in modules:
         with contextlib.suppress(Exception):  # a worker that needs the module says what is wrong with it
@@ -316,7 +319,8 @@ def preload(modules: Sequence[str]) -> None:
     _set("OMP_NUM_THREADS", threads)
     gc.collect()
     gc.freeze()  # so that the garbage collector of a forked process does not copy the memory of these objects
-    gc.enable()
+    if collects:
+        gc.enable()
 
 
 def _set(name: str, value: str | None) -> None:

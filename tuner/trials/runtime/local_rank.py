@@ -30,6 +30,7 @@ import psutil
 from tuner.trials.messages.channel import Link, PeerLost
 from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.errors import as_text
+from tuner.trials.runtime.function import modules
 from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 LOOK_S = 0.5
@@ -109,6 +110,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     nothing = os.open(os.devnull, os.O_RDWR)
     living: set[int] = set()
+    modules.forking()
     poll = select.poll()  # the driver may have many files open, and `select.select` takes no descriptor above 1,023
     for descriptor in (control.fileno(), woken):
         poll.register(descriptor, select.POLLIN)

@@ -25,6 +25,7 @@ from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
 from tuner.errors import CheckpointError, CheckpointLost, text_of
+from tuner.garbage import rarely_collected
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.checkpoints.storage import nothing_around, place
@@ -410,7 +411,8 @@ class Rank:
         self._modules.note()
         imported, settings = len(sys.modules), self._baseline.read()
         self._undo.append(script_names.remove)
-        function = load(launch.code, self._codes.get(launch.code.hash))
+        with rarely_collected():
+            function = load(launch.code, self._codes.get(launch.code.hash))
         config = resolve(launch)
         if len(sys.modules) != imported:  # a warm process imports nothing again
             self._baseline.adopt(settings)

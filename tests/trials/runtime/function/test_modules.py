@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tuner.trials.runtime.function import modules as noting
 from tuner.trials.runtime.function.modules import Modules
 
 _numbers = itertools.count()
@@ -56,3 +58,26 @@ def test_an_import_is_seen_where_another_module_has_gone(mine: Path) -> None:
     modules.note()
     os.utime(mine, (1, 1))
     assert modules.stale() == str(mine)
+
+
+def test_a_process_does_not_watch_what_it_was_forked_with(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked at thousands of modules before its first trial, and would be replaced by a process with the same modules."""
+    monkeypatch.setattr(noting, "_given", frozenset())
+    given = mine.with_name(f"{mine.stem}_given.py")
+    given.touch()
+    importlib.import_module(given.stem)
+    noting.forking()
+    modules = Modules()
+    importlib.import_module(mine.stem)
+    modules.note()
+    assert list(modules._stamps) == [str(mine)]
+    del sys.modules[given.stem]
+
+
+def test_the_libraries_of_an_environment_behind_a_link_are_not_watched(tmp_path: Path) -> None:
+    """All their files were looked at, at the start of a process and again for each experiment."""
+    (tmp_path / "env").symlink_to(sys.prefix)
+    code = "from tuner.trials.runtime.function.modules import Modules; found = Modules(); found.note(); print(*found._stamps)"
+    command = [str(tmp_path / "env" / "bin" / "python"), "-c", f"import psutil; {code}"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4]).stdout
+    assert "/psutil/" not in said

@@ -7,17 +7,27 @@ import sys
 import time
 
 _UNKNOWN = -1  # the recorded modification time of a file that may have changed after it was imported
-_LIBRARIES = tuple(
-    {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
-)
+_HOMES = (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))
+# `sys.path` may name the folder of an environment by a link, and then the files of modules do, too.
+_LIBRARIES = tuple({path + os.sep for home in _HOMES for path in (home, os.path.realpath(home))})
+_given: frozenset[str] = frozenset()
+
+
+def forking() -> None:
+    """Note in a server that all present modules are those of the processes that it forks.
+
+    Those processes do not watch them. A new process would have the same ones, even if the files have changed.
+    """
+    global _given
+    _given = frozenset(sys.modules)
 
 
 class Modules:
-    """The files of the imported modules, except libraries, with their modification times."""
+    """The files of the imported modules, with their modification times, except libraries and what `forking` has noted."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, int] = {}
-        self._known: set[str] = set()
+        self._known = set(_given)
         self._seen: tuple[int, str] = (0, "")  # the number of modules at the last call, and the newest of them
         self._noted_at = time.time_ns()
 
