@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -500,12 +501,18 @@ def test_samplers_with_values_take_those_of_the_space() -> None:
 
 
 @pytest.fixture
-def messages(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Return what Optuna's own handler writes. It keeps the stream that was standard error when Optuna was imported."""
+def messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Return what Optuna's own handler writes at Optuna's usual level, which other tests change.
+
+    The handler keeps the stream that was standard error when Optuna was imported.
+    """
     (own,) = (h for h in logging.getLogger("optuna").handlers if type(h) is logging.StreamHandler)
-    monkeypatch.setattr(own, "stream", io.StringIO())
-    stream: io.StringIO = own.stream
-    return stream
+    stream = io.StringIO()
+    monkeypatch.setattr(own, "stream", stream)
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    yield stream
+    optuna.logging.set_verbosity(level)
 
 
 def test_optuna_stays_quiet(capfd: pytest.CaptureFixture[str], messages: io.StringIO) -> None:
