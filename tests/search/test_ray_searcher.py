@@ -249,6 +249,8 @@ def test_tune_bohb_is_our_bohb(monkeypatch: pytest.MonkeyPatch) -> None:
         from_argument(TuneBOHB(points_to_evaluate=[{"x": 1}]))
     with pytest.raises(SpecError, match="bandwith_factor"):
         from_argument(TuneBOHB(bohb_config={"bandwith_factor": 2}))
+    with pytest.raises(SpecError, match="a TuneBOHB cannot be used in a Repeater; pass it alone"):
+        from_argument(ConcurrencyLimiter(Repeater(TuneBOHB(), repeat=2), 4))
 
 
 class Numpys(Recorder):

@@ -108,10 +108,13 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
     if "optuna.samplers._base.BaseSampler" in families:
         return _build("optuna", {"sampler": argument}, pointer)
     if "ray.tune.search.searcher.Searcher" in families:
-        inner = argument.searcher if type(argument).__name__ == "ConcurrencyLimiter" else argument
-        if "ray.tune.search.bohb.bohb_search.TuneBOHB" in {
-            f"{cls.__module__}.{cls.__name__}" for cls in type(inner).__mro__
-        }:
+        inner, around = argument, []
+        while not _is_tune_bohb(inner) and getattr(inner, "searcher", None) is not None:
+            around.append(type(inner).__name__)
+            inner = inner.searcher
+        if _is_tune_bohb(inner):
+            if others := [name for name in around if name != "ConcurrencyLimiter"]:
+                raise SpecError(f"a TuneBOHB cannot be used in a {others[0]}; pass it alone", pointer)
             return _build("bohb", _options_of_bohb(inner, pointer), pointer)
         return _build("ray", {"searcher": argument}, pointer)
     if "ray.tune.search.basic_variant.BasicVariantGenerator" in families:  # draws at random, and runs grids
@@ -122,6 +125,11 @@ def from_argument(argument: Any, pointer: str = "/search") -> Searcher:
         raise SpecError(f"expected a searcher, not its class; write {argument.__name__}()", pointer)
     wanted = "a searcher, its name, its JSON form, an Optuna sampler or a Ray Tune searcher"
     raise SpecError(f"expected {wanted}, got {show(argument)}", pointer)
+
+
+def _is_tune_bohb(thing: Any) -> bool:
+    name = "ray.tune.search.bohb.bohb_search.TuneBOHB"
+    return name in {f"{cls.__module__}.{cls.__name__}" for cls in type(thing).__mro__}
 
 
 def _options_of_bohb(theirs: Any, pointer: str) -> dict[str, Any]:
