@@ -25,6 +25,7 @@ from tuner.cli.home.explain import _has_the_log, failed
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound, TunerError
+from tuner.garbage import FIRST
 from tuner.settings import Settings
 from tuner.store import Store
 
@@ -197,18 +198,20 @@ def test_only_the_command_that_is_asked_for_is_built_and_as_among_the_others() -
 
 
 def test_ctrl_c_while_modules_are_imported_ends_the_command_without_a_traceback() -> None:
+    """Garbage is not looked for meanwhile, since all that is imported stays."""
     code = """
-import sys
+import gc, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "tuner.cli.commands":
+            print(gc.get_threshold()[0])
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupting())
 from tuner.cli import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, f"{FIRST}\n", "")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -116,14 +116,19 @@ def test_a_slow_searcher_of_the_user_proposes_the_first_trial_too() -> None:
 
 
 def test_a_second_search_finds_the_host_and_the_warm_processes_of_the_first() -> None:
+    def given(config: dict[str, Any]) -> None:
+        modules = sys.modules["tuner.trials.runtime.function.modules"]
+        tuner.report({"loss": config["x"], "pid": os.getpid(), "given": len(modules._given)})
+
     first = search()
     assert first.state == "completed", first.error
     assert len(first.trials) == 4
     assert notes(first)[0] == "trials run in processes on this machine, without Ray, because executor is 'local'"
     kept = local_host._kept
-    second = search(lambda config: tuner.report({"loss": config["x"], "pid": os.getpid()}))
+    second = search(given)
     assert local_host._kept is kept
     assert pids(second) & pids(first)
+    assert second.trials[0].history[0]["given"] > 100, "a rank does not watch what its server has imported"
     os.environ["SOMETHING_THE_TRIALS_READ"] = "1"
     try:
         third = search()
