@@ -46,7 +46,7 @@ Requests that arrive together have several thousand objects, nearly all of which
 """
 
 LAST_S = 2.0
-"""The time that the app may take to shut down after a second Ctrl-C, in seconds."""
+"""The time that canceled requests may take to end, or the app to shut down after a second Ctrl-C, in seconds."""
 
 
 class Server(uvicorn.Server):
@@ -79,6 +79,9 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._context.end)
         await super().shutdown(sockets)
+        if not self.force_exit and self.server_state.tasks:
+            # These requests took too long. uvicorn has canceled them, but does not wait until they are in the audit trail.
+            await asyncio.wait(self.server_state.tasks, timeout=LAST_S)
         if self.force_exit:
             # After a second Ctrl-C, uvicorn no longer waits for connections, but it does not shut down the app. The app's
             # task would be cancelled, and that would be logged as an error.
