@@ -8,7 +8,6 @@ import gc
 import importlib.util
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -53,35 +52,12 @@ hypothesis.settings.load_profile("short")
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
-MARKS = ("ray", "postgres", "browser", "slow")
-"""The marks of the tests that `.ci/test` runs in its lanes."""
-_FOR_LANES = re.compile(
-    rf"\bmark\.({'|'.join(MARKS)})\b|\b(database_url|postgres_\w+|store: Store|service: AgentService)\b"
-)
-"""The words of files that have a test with one of these marks, its own or that of a fixture."""
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files that have no test for the lane that runs. They are the larger part, and each lane would import them."""
-    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if config.option.markexpr == " or ".join(MARKS) and is_test and not _FOR_LANES.search(collection_path.read_text()):
-        return True
-    return None
-
-
-def _check_lanes(items: list[pytest.Item]) -> None:
-    """Check that no lane leaves out a file that has a test for it. The run of the other tests imports all files."""
-    found = {item.path for item in items if any(item.get_closest_marker(mark) for mark in MARKS)}
-    if lost := sorted(str(path) for path in found if not _FOR_LANES.search(path.read_text())):
-        raise pytest.UsageError(f"`.ci/test` would leave out tests of {lost}: extend _FOR_LANES in tests/conftest.py")
-
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long forms to `make test-long`, and put files next to each other whose tests can share a Ray.
 
     A long test that is asked for by its name, or by `-m`, is run.
     """
-    _check_lanes(items)
     if "long" not in config.option.markexpr and not any("::" in argument for argument in config.args):
         long = {item for item in items if item.get_closest_marker("long")}
         config.hook.pytest_deselected(items=list(long))
