@@ -32,6 +32,8 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # No script runs long enough to be worth the processor time of the optimizing compilers.
+    "--js-flags=--no-maglev --no-opt",
 ]
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ROOT = Path(__file__).parents[2]
