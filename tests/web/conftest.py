@@ -207,12 +207,19 @@ class Tab:
 
     def hand_on(self, url: str) -> None:
         """Forget what a test has set and kept, and wait at a file of the service, which has no script."""
+        try:
+            self._forget(f"{url}/favicon.svg")
+        except Exception:
+            self.close()
+            raise
+
+    def _forget(self, url: str) -> None:
         self._page.unroute_all()
         self._context.set_offline(False)
         self._context.clear_permissions()
         self._context.clear_cookies()
         self._page.mouse.move(0, 0)
-        self._goto(f"{url}/favicon.svg")
+        self._goto(url)
         self._page.evaluate("localStorage.clear(); sessionStorage.clear()")
         for event, handler in self._heard:
             self._page.remove_listener(event, handler)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.columns import from_columns
-from tests.web.conftest import PATIENCE_S, Open, Service, turn_to
+from tests.web.conftest import PATIENCE_S, Open, Service, Tab, turn_to
 from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
 from tuner.experiment.operations.usecases import trial_lineage
@@ -608,3 +608,38 @@ def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, f
     wait_until(
         page, lambda: track.evaluate(colour) not in (off, thumb.evaluate(colour)), "the color of a switch that is on"
     )
+
+
+def test_a_test_finds_nothing_in_its_tab_that_another_one_has_left(_tab: Tab, service: Service) -> None:
+    def look(**changes: Any) -> tuple[Any, dict[str, Any]]:
+        _tab.prepare()
+        page = _tab.open(f"{service.url}/favicon.svg", **{"width": 1280, "height": 800, "dark": False, **changes})
+        return page, page.evaluate(
+            """async () => ({ kept: { ...localStorage, ...sessionStorage }, cookie: document.cookie, width: innerWidth,
+              dark: matchMedia('(prefers-color-scheme: dark)').matches, paper: matchMedia('print').matches,
+              contrast: matchMedia('(forced-colors: active)').matches,
+              clipboard: (await navigator.permissions.query({ name: 'clipboard-read' })).state,
+              answers: (await fetch('/healthz')).status })"""
+        )
+
+    page, at_first = look()
+    heard: list[str] = []
+    page.on("request", lambda request: heard.append(request.url))
+    page.route("**/healthz", lambda route: route.fulfill(status=418))
+    page.context.grant_permissions(["clipboard-read"])
+    page.evaluate("localStorage.a = sessionStorage.b = document.cookie = 'c=d'")
+    page.emulate_media(media="print", forced_colors="active")
+    _, left = look(width=360, dark=True)
+    assert [name for name in at_first if at_first[name] == left[name]] == ["paper", "contrast"]
+    page.emulate_media(media="print", forced_colors="active")
+    page.context.set_offline(True)
+    _tab.hand_on(service.url)
+    before = len(heard)
+    assert look() == (page, at_first)
+    assert before
+    assert len(heard) == before
+    _tab.close()
+    another, found = look()
+    assert another is not page
+    assert found == at_first
+    _tab.hand_on(service.url)
