@@ -289,7 +289,7 @@ def connected_ray(private_ray: Path) -> Path:
 
 
 FAILED = pytest.StashKey[bool]()
-"""Whether a test has failed so far."""
+"""Says if a test has failed so far."""
 
 
 @pytest.hookimpl(wrapper=True)
