@@ -264,13 +264,14 @@ def connected_ray(private_ray: Path) -> Path:
     return private_ray
 
 
-_FAILED = pytest.StashKey[bool]()
+FAILED = pytest.StashKey[bool]()
+"""Says if a test has failed so far."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    item.stash[_FAILED] = report.failed or item.stash.get(_FAILED, False)
+    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
     if report.failed and _is_connected():
         asked: Future[str] = Future()
         threading.Thread(target=lambda: asked.set_result(_holders()), daemon=True).start()
@@ -298,7 +299,7 @@ def _holders() -> str:
 def _no_search_left(request: pytest.FixtureRequest, _kept: _Ray) -> Iterator[None]:
     """End the kept Ray after a test that failed: its search may go on, and the next tests would wait for its CPUs."""
     yield
-    if request.node.stash.get(_FAILED, False) and _kept.kind == "private_ray":
+    if request.node.stash.get(FAILED, False) and _kept.kind == "private_ray":
         _kept.end()
         _kept.kind = "private_ray"  # the next search of the same module starts another one
 

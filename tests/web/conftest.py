@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from tests.conftest import FAILED
 from tuner.api import create_app
 from tuner.settings import Settings
 from tuner.store import Store
@@ -31,6 +32,8 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # No script runs long enough to be worth the processor time of the optimizing compilers.
+    "--js-flags=--no-maglev --no-opt",
 ]
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ROOT = Path(__file__).parents[2]
@@ -48,9 +51,9 @@ def bundle() -> Path:
     return ROOT / "tuner" / "_web"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Yield a browser for one module only: while it exists, this thread has a running event loop."""
+    """Yield a browser for the tests of this folder only: while it exists, this thread has a running event loop."""
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         if os.environ.get("CI"):
@@ -109,12 +112,18 @@ class Service:
         self._server = self._thread = None
 
 
+@pytest.fixture(scope="package")
+def port() -> Iterator[int]:
+    """Yield a port for all services, so that their pages have the same address, and keep it while none listens there."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, which can then listen there
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
 @pytest.fixture
-def service(tmp_path: Path, sqlite_url: str, bundle: Path, checker: EntrypointChecker) -> Iterator[Service]:
+def service(tmp_path: Path, sqlite_url: str, bundle: Path, checker: EntrypointChecker, port: int) -> Iterator[Service]:
     settings = Settings(home=tmp_path, database_url=sqlite_url)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with Store.open(settings.database_url) as store:
         made = Service(settings, store, port, checker)
         made.start()
@@ -123,6 +132,25 @@ def service(tmp_path: Path, sqlite_url: str, bundle: Path, checker: EntrypointCh
 
 
 Open = Callable[..., Any]
+
+
+def turn_to(page: Any, address: str) -> None:
+    """Show another page of the same service as a link does, which takes less than to load it.
+
+    What was shown is gone first, so that it cannot be taken for what is shown next.
+    """
+    for at in ("/nowhere", address):
+        page.evaluate("at => { history.pushState(null, '', at); dispatchEvent(new PopStateEvent('popstate')); }", at)
+        if at == "/nowhere":
+            page.get_by_role("heading", name="There is no such page").wait_for()
+
+
+STILL = """() => new Promise((done) => {
+  let timer = setTimeout(done, 500);
+  new MutationObserver(() => { clearTimeout(timer); timer = setTimeout(done, 500); })
+    .observe(document, { subtree: true, childList: true, characterData: true });
+})"""
+"""Waits until the page has not changed for half a second."""
 
 
 def _unless_the_network_changes(goto: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,35 +168,113 @@ def _unless_the_network_changes(goto: Callable[..., Any]) -> Callable[..., Any]:
     return go
 
 
+class Tab:
+    """A tab that each test hands on to the next one, as a new tab would be.
+
+    The process of a tab keeps the scripts that it has compiled, each with its address. So a page takes less to load again.
+    """
+
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+        self._context: Any = None
+        self._page: Any = None
+        self._goto: Any = None
+        self._listen: Any = None
+        self._heard: list[tuple[str, Callable[..., Any]]] = []
+
+    def prepare(self) -> None:
+        """Make a new tab if the one before was closed."""
+        if self._page is not None:
+            return
+        self._context = self._browser.new_context(timezone_id="UTC", locale="en-GB")
+        self._context.add_init_script(REPORT_VIOLATIONS)
+        self._page = self._context.new_page()
+        self._page.set_default_timeout(1000 * PATIENCE_S)
+        self._goto = self._page.goto = _unless_the_network_changes(self._page.goto)
+        self._listen, self._page.on = self._page.on, self.hear
+
+    def open(self, url: str, *, width: int, height: int, dark: bool) -> Any:
+        """Load a page in a window of this size, in light or in dark colours."""
+        self._page.set_viewport_size({"width": width, "height": height})
+        self._page.emulate_media(media="null", color_scheme="dark" if dark else "light", forced_colors="null")
+        self._goto(url)
+        return self._page
+
+    def hear(self, event: str, handler: Callable[..., Any]) -> None:
+        """Let a function hear of events until the tab is handed on."""
+        self._heard.append((event, handler))
+        self._listen(event, handler)
+
+    def hand_on(self, url: str) -> None:
+        """Forget what a test has set and kept, and wait at a file of the service, which has no script."""
+        try:
+            self._forget(f"{url}/favicon.svg")
+        except Exception:
+            self.close()
+            raise
+
+    def _forget(self, url: str) -> None:
+        self._page.unroute_all()
+        self._context.set_offline(False)
+        self._context.clear_permissions()
+        self._context.clear_cookies()
+        self._page.mouse.move(0, 0)
+        self._goto(url)
+        self._page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        for event, handler in self._heard:
+            self._page.remove_listener(event, handler)
+        self._heard.clear()
+
+    def close(self) -> None:
+        """Let the next test have a new tab, with nothing that this one has."""
+        if self._context is not None:
+            self._context.close()
+        self._context = self._page = None
+        self._heard.clear()
+
+
+@pytest.fixture(scope="package")
+def _tab(browser: Any) -> Iterator[Tab]:
+    tab = Tab(browser)
+    yield tab
+    tab.close()
+
+
 @pytest.fixture
-def visit(browser: Any, service: Service) -> Iterator[Open]:
-    """Return a function that opens a page; see `Open`. The test fails if a page logs an error."""
-    contexts: list[Any] = []
+def visit(request: pytest.FixtureRequest, _tab: Tab, service: Service) -> Iterator[Open]:
+    """Return a function that opens a page; see `Open`. The test fails if a page logs an error.
+
+    A test has one tab: a page takes the place of the one before.
+    """
     errors: list[str] = []
+    opened: list[Any] = []
 
     def hear(message: Any) -> None:
         # Failed requests are expected by the tests of a stopped service and of missing pages.
         if message.type == "error" and "Failed to load resource" not in message.text:
             errors.append(message.text)
 
-    def visit(path: str, *, width: int = 1280, height: int = 800, dark: bool = False, root: str | None = None) -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-            timezone_id="UTC",
-            locale="en-GB",
-        )
-        contexts.append(context)
-        context.add_init_script(REPORT_VIOLATIONS)
-        page = context.new_page()
-        page.set_default_timeout(1000 * PATIENCE_S)
-        page.on("console", hear)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto = _unless_the_network_changes(page.goto)
-        page.goto((root or service.url) + path)
-        return page
+    def visit(
+        path: str,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
+        root: str | None = None,
+        new: bool = False,
+    ) -> Any:
+        if new:  # with nothing in its cache
+            _tab.close()
+        if not opened or new:
+            _tab.prepare()
+            _tab.hear("console", hear)
+            _tab.hear("pageerror", lambda error: errors.append(str(error)))
+        opened.append(path)
+        return _tab.open((root or service.url) + path, width=width, height=height, dark=dark)
 
     yield visit
-    for context in contexts:
-        context.close()
+    if request.node.stash.get(FAILED, False):
+        _tab.close()
+    elif opened:
+        _tab.hand_on(service.url)
     assert errors == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.columns import from_columns
-from tests.web.conftest import PATIENCE_S, Open, Service
+from tests.web.conftest import PATIENCE_S, Open, Service, Tab, turn_to
 from tests.web.searches import SHAPES, Search, bred, digits, steady
 from tuner.domain.experiment import Limits
 from tuner.experiment.operations.usecases import trial_lineage
@@ -21,13 +21,12 @@ pytestmark = pytest.mark.browser
 INK = """() => { const canvas = document.querySelector('.u-over canvas'); if (!canvas) return 0;
   const context = canvas.getContext('2d');
   const { data } = context.getImageData(0, 0, canvas.width, canvas.height); let n = 0;
-  for (let i = 3; i < data.length; i += 4) if (data[i] > 0) n++; return n; }"""
+  for (const pixel of new Uint32Array(data.buffer)) if (pixel >>> 24) n++; return n; }"""
 
-# Colours that cover at least a few pixels, as [r, g, b].
+# Colours that cover at least a few pixels, without those that are partly transparent.
 COLOURS = """() => { const canvas = document.querySelector('.u-over canvas'); const context = canvas.getContext('2d');
   const { data } = context.getImageData(0, 0, canvas.width, canvas.height); const seen = new Map();
-  for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) {
-    const key = `${data[i]},${data[i + 1]},${data[i + 2]}`; seen.set(key, (seen.get(key) ?? 0) + 1); }
+  for (const pixel of new Uint32Array(data.buffer)) if (pixel >>> 24 === 255) seen.set(pixel, (seen.get(pixel) ?? 0) + 1);
   return [...seen].filter(([, n]) => n > 8).length; }"""
 
 # Moves the mouse over the curves for some frames.
@@ -343,7 +342,7 @@ def test_keys_search_open_trials_and_say_what_they_do(visit: Open, finished: Sea
     expect(page.get_by_role("link", name="digits")).to_be_visible()
     page.keyboard.press("/")
     expect(page.get_by_label("Filter by name")).to_be_focused()
-    page.goto(f"{page.url.partition('?')[0]}/{finished.public_id}?sort=number")
+    turn_to(page, f"{page.url.partition('?')[0]}/{finished.public_id}?sort=number")
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
     page.keyboard.press("j")
     expect(page.get_by_role("dialog")).to_contain_text("Trial 0")
@@ -507,21 +506,21 @@ def test_on_a_phone_nothing_sticks_out(visit: Open, service: Service, finished: 
     trial = finished.store.trials.page(finished.id).items[2]
     one = f"/experiments/{finished.public_id}"
     page = visit("/nowhere", width=390, height=844)
-    for path in ("/", one, f"{one}?trial=2", f"/trials/{trial.public_id}"):
-        page.goto(service.url + path)
-        expect(page.get_by_text("completed").first).to_be_visible()
-        if "trial" in path:
-            expect(page.get_by_role("tab", name=re.compile("^Segments"))).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-        shot(page, tmp_path, "phone")
-    page.goto(service.url + one)
 
     def is_beside() -> bool:
         switch = page.get_by_role("radiogroup", name="Vertical axis").bounding_box()
         name = page.get_by_text("y", exact=True).bounding_box()
         return bool(switch["y"] < name["y"] + name["height"] / 2 < switch["y"] + switch["height"])
 
-    wait_until(page, is_beside, "naming an axis beside its switch")  # both move while the page loads
+    for path in ("/", one, f"{one}?trial=2", f"/trials/{trial.public_id}"):
+        turn_to(page, path)
+        expect(page.get_by_text("completed").first).to_be_visible()
+        if "trial" in path:
+            expect(page.get_by_role("tab", name=re.compile("^Segments"))).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        shot(page, tmp_path, "phone")
+        if path == one:
+            wait_until(page, is_beside, "naming an axis beside its switch")  # both move while the page loads
 
 
 def test_what_is_not_there_is_said_so(visit: Open, finished: Search) -> None:
@@ -568,7 +567,7 @@ def test_arrow_keys_with_alt_are_left_to_the_browser_which_goes_back(visit: Open
     assert page.url == before
     assert curves(page).evaluate(PRESSED, "ArrowRight") == left
     expect(page).to_have_url(re.compile(r"[?&]trial=\d+"))
-    page.goto(f"{before}?tab=parameters")
+    turn_to(page, f"{before}?tab=parameters")
     brush = page.get_by_role("slider", name="Filter by lr")
     expect(brush).to_be_visible()
     assert brush.evaluate(PRESSED, "ArrowUp") == left
@@ -609,3 +608,38 @@ def test_high_contrast_shows_what_is_chosen_and_what_colours_mean(visit: Open, f
     wait_until(
         page, lambda: track.evaluate(colour) not in (off, thumb.evaluate(colour)), "the color of a switch that is on"
     )
+
+
+def test_a_test_finds_nothing_in_its_tab_that_another_one_has_left(_tab: Tab, service: Service) -> None:
+    def look(**changes: Any) -> tuple[Any, dict[str, Any]]:
+        _tab.prepare()
+        page = _tab.open(f"{service.url}/favicon.svg", **{"width": 1280, "height": 800, "dark": False, **changes})
+        return page, page.evaluate(
+            """async () => ({ kept: { ...localStorage, ...sessionStorage }, cookie: document.cookie, width: innerWidth,
+              dark: matchMedia('(prefers-color-scheme: dark)').matches, paper: matchMedia('print').matches,
+              contrast: matchMedia('(forced-colors: active)').matches,
+              clipboard: (await navigator.permissions.query({ name: 'clipboard-read' })).state,
+              answers: (await fetch('/healthz')).status })"""
+        )
+
+    page, at_first = look()
+    heard: list[str] = []
+    page.on("request", lambda request: heard.append(request.url))
+    page.route("**/healthz", lambda route: route.fulfill(status=418))
+    page.context.grant_permissions(["clipboard-read"])
+    page.evaluate("localStorage.a = sessionStorage.b = document.cookie = 'c=d'")
+    page.emulate_media(media="print", forced_colors="active")
+    _, left = look(width=360, dark=True)
+    assert [name for name in at_first if at_first[name] == left[name]] == ["paper", "contrast"]
+    page.emulate_media(media="print", forced_colors="active")
+    page.context.set_offline(True)
+    _tab.hand_on(service.url)
+    before = len(heard)
+    assert look() == (page, at_first)
+    assert before
+    assert len(heard) == before
+    _tab.close()
+    another, found = look()
+    assert another is not page
+    assert found == at_first
+    _tab.hand_on(service.url)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from benchmarks.page_data import make
-from tests.web.conftest import Open, Service
+from tests.web.conftest import Open, Service, turn_to
 from tests.web.searches import Search, digits, two_objectives
 from tests.web.test_page import INK, best_of, curves, expect, wait_until
 from tuner.domain.experiment import Limits
@@ -59,10 +59,10 @@ def test_of_many_trials_the_charts_show_a_sample_and_the_table_all(visit: Open, 
 
     chosen = [trial for trial in trials if trial.params["optimizer"] in ("sgd", "lion") and trial.params["lr"] < 1e-3]
     brush = '{"optimizer":["sgd","lion"],"lr":[0.00001,0.001]}'
-    page.goto(f"{service.url}/experiments/{record.public_id}?tab=parameters&brush={brush}")
+    turn_to(page, f"/experiments/{record.public_id}?tab=parameters&brush={brush}")
     expect(page.get_by_role("heading", name=f"Trials · {len(chosen)} of 1,500")).to_be_visible()
     outside = next(trial for trial in best[500:] if trial.number not in _drawn(service, record.id))
-    page.goto(f"{service.url}/experiments/{record.public_id}?trial={outside.number}")
+    turn_to(page, f"/experiments/{record.public_id}?trial={outside.number}")
     expect(page.get_by_role("dialog")).to_contain_text(f"Trial {outside.number}")
 
 
@@ -109,9 +109,9 @@ def test_the_numbers_of_curves_include_every_report(visit: Open, service: Servic
     with page.expect_response(re.compile(r"/curves\?.*\bfrom=100\b")):
         page.goto(f"{service.url}/experiments/{record.public_id}?zoom=100,200,0,1")
     assert sorted(saved(page, menus.first)) == sorted(every)
-    page.goto(f"{service.url}/trials/{trials[1]}")
+    turn_to(page, f"/trials/{trials[1]}")
     assert saved(page, menus.first) == every[1000:2000]
-    page.goto(f"{service.url}/compare?trials={trials[0]},{trials[2]}")
+    turn_to(page, f"/compare?trials={trials[0]},{trials[2]}")
     assert saved(page, menus.first) == every[:1000] + every[2000:]
 
 
@@ -193,5 +193,5 @@ def test_trials_of_two_experiments_are_compared(visit: Open, service: Service) -
     page.get_by_role("button", name="Leave one, trial 1 out").click()
     expect(page.get_by_role("columnheader", name="one, trial 1")).to_have_count(0)
     expect(page.get_by_role("columnheader", name="other, trial 5")).to_be_visible()
-    page = visit("/compare")
+    turn_to(page, "/compare")
     expect(page.get_by_text("Nothing to compare yet.")).to_be_visible()

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 import pytest
 
-from tests.web.conftest import Open, Service
+from tests.web.conftest import STILL, Open, Service, turn_to
 from tests.web.searches import SHAPES, Search, bred, digits, steady, two_objectives
 from tests.web.test_page import COUNT_STROKES, INK, best_of, curves, expect, settled, shot, wait_until
 from tuner.domain.experiment import Limits
@@ -76,7 +76,7 @@ def test_a_log_axis_that_starts_just_below_a_power_of_ten_does_not_hang(visit: O
 
 def test_what_is_opened_without_a_network_is_shown_once_the_service_responds(visit: Open, finished: Search) -> None:
     """The whole page was replaced by "This page broke", then loaded again without the dialog, and other pages stayed empty."""
-    page = visit(f"/experiments/{finished.public_id}")
+    page = visit(f"/experiments/{finished.public_id}", new=True)
     expect(page.get_by_role("heading", name="Trials · 27")).to_be_visible()
     page.evaluate("window.isSame = true")
     banner = page.get_by_role("alert")
@@ -141,7 +141,7 @@ def test_long_names_and_categories_leave_room_for_the_other_columns(visit: Open,
 
     other = Search(service.store, replace(spec, name="e" * 200), start=time.time() - 60)
     other.advance(at_once=5)
-    page.goto(f"{service.url}/compare?experiments={search.public_id},{other.public_id}")
+    turn_to(page, f"/compare?experiments={search.public_id},{other.public_id}")
     expect(page.get_by_text("e" * 200).first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280, "the comparison is as wide as the window"
 
@@ -168,7 +168,7 @@ def test_one_failed_trial_of_a_completed_run_is_a_line_with_a_way_to_it(visit: O
     expect(page.get_by_role("alert")).to_have_count(0)
     page.get_by_role("button", name="Show trial 4").click()
     expect(page.get_by_role("dialog").get_by_role("region", name="Failure")).to_contain_text(SHAPES)
-    page.goto(f"{page.url.partition('?')[0]}?state=cancelled")
+    turn_to(page, f"{page.url.partition('?')[0]}?state=cancelled")
     expect(page.get_by_text("No trial passes the filters, so there is no curve.")).to_be_visible()
     page.get_by_role("button", name="Show all trials").click()
     expect(page.get_by_role("img", name=re.compile("^Curves of"))).to_be_visible()
@@ -215,10 +215,10 @@ def test_curves_over_the_trials_own_time_and_over_a_metric(visit: Open, finished
     # The charts of an open trial are drawn over the same axis.
     page.get_by_role("row").nth(1).get_by_role("link").click()
     expect(page.get_by_role("img", name=re.compile(r"^accuracy of trial \d+ over loss, last"))).to_be_visible()
-    page.goto(page.url.replace(quote("metric:loss", safe=""), "user_step"))
-    expect(
-        page.get_by_text("No report of accuracy has a step. Pass it with tuner.report(metrics, step=...).")
-    ).to_be_visible()
+    turn_to(page, page.url.replace(quote("metric:loss", safe=""), "user_step"))
+    words = "No report of accuracy has a step. Pass it with tuner.report(metrics, step=...)."
+    for panel in ("Curves", "Overview"):  # the experiment and the trial
+        expect(page.get_by_role("tabpanel", name=panel).get_by_text(words)).to_be_visible()
 
 
 def points_at_a_curve(page: Any) -> bool:
@@ -412,7 +412,7 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     shot(page, tmp_path, "front")
     page.mouse.click(x, y)
     expect(page).to_have_url(re.compile(f"trial={best}"))
-    page.goto(page.url.split("?")[0])
+    turn_to(page, page.url.split("?")[0])
     # The table begins with the front, and all trials of the front have the same color, that of rank 1.
     table = page.get_by_role("region", name="Trials")
     expect(table.get_by_title("on the Pareto front")).to_have_count(len(front))
@@ -422,16 +422,16 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     dots = table.get_by_title("on the Pareto front").locator("i")
     assert len(set(dots.evaluate_all("all => all.map(one => one.style.background)"))) == 1
     expect(page.locator("main header").first).to_contain_text(re.compile(r"Hypervolume0\.\d+"))
-    page.goto(service.url)
+    turn_to(page, "/")
     expect(page.get_by_text(f"front of {len(front)} trials")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^Hypervolume over time, from 0"))).to_be_visible()
-    page.goto(f"{service.url}/experiments/{search.public_id}?tab=parameters")
+    turn_to(page, f"/experiments/{search.public_id}?tab=parameters")
     expect(page.get_by_text("1 by front")).to_be_visible()
     page.get_by_role("combobox", name="Colors").click()
     page.get_by_role("option", name="latency").click()
     expect(page.get_by_text("1 by latency")).to_be_visible()
     expect(page).to_have_url(re.compile("color=latency"))
-    page.goto(page.url.split("?")[0] + "?tab=parameters")
+    turn_to(page, page.url.split("?")[0] + "?tab=parameters")
     expect(page.get_by_role("heading", name="Importance of parameters for accuracy")).to_be_visible()
     page.get_by_role("combobox", name="Objective").first.click()
     page.get_by_role("option", name="latency").click()
@@ -449,11 +449,11 @@ def test_several_objectives_are_shown_as_a_front(visit: Open, service: Service, 
     expect(page.get_by_text("Colors show the rank in latency")).to_be_visible()
     # Both objectives have an axis, and a brush on the second one is a filter of the service.
     brush = quote(json.dumps({"objective:latency": [0, 2.4]}))
-    page.goto(page.url.split("?")[0] + f"?tab=parameters&objective=latency&brush={brush}")
+    turn_to(page, page.url.split("?")[0] + f"?tab=parameters&objective=latency&brush={brush}")
     below = sum(latency <= 2.4 for _, latency in values.values())
     expect(page.get_by_role("heading", name=f"Trials · {below} of 40")).to_be_visible()
     expect(page.get_by_text(f"PED-ANOVA over {below} chosen trials")).to_be_visible()
-    page.goto(page.url.split("?")[0] + "?tab=setup")
+    turn_to(page, page.url.split("?")[0] + "?tab=setup")
     expect(page.get_by_text("max accuracy, min latency")).to_be_visible()
 
 
@@ -546,7 +546,7 @@ def test_with_scope_last_the_last_value_of_a_trial_counts_wherever_it_is_shown(
     first.get_by_role("link").click()
     expect(page.get_by_role("dialog")).to_contain_text("0.215 at iteration 5, place 1 of 12")
     shot(page, tmp_path, "scope-last")
-    page.goto(f"{service.url}/compare?trials={trials[0]['id']},{trials[1]['id']}")
+    turn_to(page, f"/compare?trials={trials[0]['id']},{trials[1]['id']}")
     expect(page.get_by_role("row", name=re.compile("^last accuracy 0.215 best 0.205"))).to_be_visible()
 
 
@@ -593,7 +593,7 @@ def test_brushes_on_several_axes_choose_trials_for_table_and_curves(
     expect(page.get_by_role("img", name=f"accuracy of {len(finite)} trials over lr;")).to_be_visible()
     both = {"lr": [low, high], "width": ["64"]}
     wide = [t for t in within if t.params["width"] == 64]
-    page.goto(f"{page.url.split('?')[0]}?brush={quote(json.dumps(both))}&xs=linear")
+    turn_to(page, f"{page.url.split('?')[0]}?brush={quote(json.dumps(both))}&xs=linear")
     expect(page.get_by_role("heading", name=f"Trials · {len(wide)} of 27")).to_be_visible()
     label = re.compile(f"^Curves of accuracy for {sum(t.iteration > 0 for t in wide)} trials")
     expect(page.get_by_role("img", name=label)).to_be_visible()
@@ -683,11 +683,11 @@ def test_the_banner_of_a_stopped_service_is_not_covered_by_an_open_trial(
 
 
 def test_on_a_phone_no_tab_sticks_out(visit: Open, service: Service, population: Search, tmp_path: Path) -> None:
-    page = visit("/", width=420, height=900)
+    page = visit("/nowhere", width=420, height=900)
     for tab in ("curves", "parameters", "lineage", "decisions", "events", "setup"):
-        page.goto(f"{service.url}/experiments/{population.public_id}?tab={tab}")
+        turn_to(page, f"/experiments/{population.public_id}?tab={tab}")
         expect(page.get_by_role("tab", selected=True)).to_be_visible()
-        page.wait_for_load_state("networkidle")
+        page.evaluate(STILL)
         for one in page.get_by_role("tablist", name="Views of this experiment").get_by_role("tab").all():
             box = one.bounding_box()
             assert box["x"] >= 0, (tab, one)
@@ -732,7 +732,7 @@ def test_a_search_without_values_says_so_once(visit: Open, service: Service) -> 
     expect(best.get_by_text("No trial reported a value.")).to_have_count(0)
     begun = Search(service.store, digits("begun", 4), start=1.7e9)
     begun.advance(2)
-    page.goto(f"{service.url}/experiments/{begun.public_id}?tab=parameters")
+    turn_to(page, f"/experiments/{begun.public_id}?tab=parameters")
     expect(page.get_by_text("Shown once trials have reported.")).to_be_visible()
 
 
