@@ -494,6 +494,51 @@ describe("a viewer", () => {
   });
 });
 
+describe("a question", () => {
+  const running = { ...EXPERIMENT, state: "running", actions: ["pause"] } as unknown as Experiment;
+  const paused = { ...EXPERIMENT, state: "paused", actions: ["resume"] } as unknown as Experiment;
+  const trial = { id: "trl_1", number: 4, state: "running", params: {}, actions: ["stop"] } as unknown as Trial;
+  const stopped = { ...trial, state: "stopped", actions: [] } as unknown as Trial;
+
+  it.each<[string, string, ReactNode, ReactNode, string]>([
+    [
+      "an experiment",
+      "Pause",
+      <Actions experiment={running} />,
+      <Actions experiment={paused} />,
+      "digits: This can no longer be done. It is paused now.",
+    ],
+    [
+      "several experiments",
+      "Pause 1",
+      <BulkActions experiments={[running]} />,
+      <BulkActions experiments={[paused]} />,
+      "digits: This can no longer be done. They have changed meanwhile.",
+    ],
+    [
+      "a trial",
+      "Stop",
+      <TrialActions trial={trial} experiment={running} />,
+      <TrialActions trial={stopped} experiment={running} />,
+      "Trial 4: This can no longer be done. It is stopped now.",
+    ],
+  ])("about %s says so if somebody else was faster", async (_, button, before, after, words) => {
+    let next = () => {};
+    function Page() {
+      const [late, setLate] = useState(false);
+      next = () => setLate(true);
+      return late ? after : before;
+    }
+    show(<Page />);
+    fireEvent.click(screen.getByRole("button", { name: button }));
+    const dialog = await screen.findByRole("dialog");
+    expect(screen.queryByRole("alert")).toBeNull();
+    act(next);
+    expect(screen.getByRole("alert").textContent).toBe(words);
+    expect([...dialog.querySelectorAll("button")].map((one) => one.textContent).filter(Boolean)).toEqual(["Close"]);
+  });
+});
+
 describe("the actions of a trial", () => {
   const trial = {
     id: "trl_1",
