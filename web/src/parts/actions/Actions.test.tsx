@@ -523,17 +523,19 @@ describe("a question", () => {
       "Trial 4: This can no longer be done. It is stopped now.",
     ],
   ])("about %s says so if somebody else was faster", async (_, button, before, after, words) => {
-    let next = () => {};
-    function Page() {
-      const [late, setLate] = useState(false);
-      next = () => setLate(true);
-      return late ? after : before;
-    }
-    show(<Page />);
+    const client = new QueryClient();
+    const page = (node: ReactNode) => (
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <MemoryRouter>{node}</MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const { rerender } = render(page(before));
     fireEvent.click(screen.getByRole("button", { name: button }));
     const dialog = await screen.findByRole("dialog");
     expect(screen.queryByRole("alert")).toBeNull();
-    act(next);
+    rerender(page(after));
     expect(screen.getByRole("alert").textContent).toBe(words);
     expect([...dialog.querySelectorAll("button")].map((one) => one.textContent).filter(Boolean)).toEqual(["Close"]);
   });

@@ -1,5 +1,6 @@
 import { Button, Group, Modal, Text } from "@mantine/core";
 import { FocusBack } from "../common/FocusBack";
+import { useFirstPress } from "../common/useFirstPress";
 
 export interface Question {
   question: string;
@@ -24,6 +25,7 @@ interface ConfirmProps {
 
 /** A question before an action, with what the action will do. */
 export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmProps) {
+  const confirm = useFirstPress(pending, onConfirm);
   // While the answer is on its way, the page may show already what the action has done.
   const late = pending ? undefined : asked?.late;
   return (
@@ -48,7 +50,7 @@ export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmPr
                 size="sm"
                 {...(asked.final ? { color: "red" } : {})}
                 loading={pending}
-                onClick={onConfirm}
+                onClick={confirm}
                 data-autofocus
               >
                 {asked.sure ?? asked.verb}
