@@ -538,6 +538,7 @@ describe("a question", () => {
     rerender(page(after));
     expect(screen.getByRole("alert").textContent).toBe(words);
     expect([...dialog.querySelectorAll("button")].map((one) => one.textContent).filter(Boolean)).toEqual(["Close"]);
+    expect(document.activeElement?.textContent).toBe("Close");
   });
 });
 

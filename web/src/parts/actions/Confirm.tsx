@@ -1,4 +1,5 @@
 import { Button, Group, Modal, Text } from "@mantine/core";
+import { useEffect, useRef } from "react";
 import { FocusBack } from "../common/FocusBack";
 import { useFirstPress } from "../common/useFirstPress";
 
@@ -28,6 +29,11 @@ export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmPr
   const confirm = useFirstPress(pending, onConfirm);
   // While the answer is on its way, the page may show already what the action has done.
   const late = pending ? undefined : asked?.late;
+  const close = useRef<HTMLButtonElement>(null);
+  // The button that had the focus is gone.
+  useEffect(() => {
+    if (late !== undefined) close.current?.focus();
+  }, [late]);
   return (
     <Modal opened={asked !== null} onClose={onClose} title={<b>{asked?.question}</b>} centered>
       {asked && (
@@ -42,7 +48,7 @@ export function Confirm({ asked, pending, error, onConfirm, onClose }: ConfirmPr
             </Text>
           )}
           <Group justify="flex-end" gap="xs">
-            <Button size="sm" variant="default" onClick={onClose}>
+            <Button ref={close} size="sm" variant="default" onClick={onClose}>
               {late ? "Close" : asked.keep}
             </Button>
             {!late && (
