@@ -350,6 +350,22 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
   });
 
+  it("say whose notes a change would replace, also if somebody else saves at the same moment", async () => {
+    const stale = new ApiError(412, "the experiment has been changed in the meantime: it is at revision 5, not 4");
+    const change = vi.spyOn(api, "change").mockRejectedValueOnce(stale).mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "mine" } });
+    vi.spyOn(api, "exactExperiment")
+      .mockResolvedValueOnce(EXPERIMENT)
+      .mockResolvedValue({ ...EXPERIMENT, notes: "theirs", revision: 5 });
+    fireEvent.click(screen.getByRole("button", { name: "Save" }));
+    expect((await screen.findByRole("alert")).textContent).toMatch(/Save again to replace: theirs/);
+    fireEvent.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(change).toHaveBeenLastCalledWith("exp_1", { notes: "mine" }, 5));
+  });
+
   it("replace a domain that somebody else has replaced by one with other fields", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
