@@ -1,4 +1,5 @@
-import { createTheme, type CSSVariablesResolver, type MantineColorsTuple } from "@mantine/core";
+import { CloseIcon, createTheme, type CSSVariablesResolver, type MantineColorsTuple } from "@mantine/core";
+import { createElement } from "react";
 
 const indigo: MantineColorsTuple = [
   "#eef0fc",
@@ -27,6 +28,9 @@ export const theme = createTheme({
   components: {
     // A menu may contain items only; without the placeholder, its first item is in focus.
     Menu: { defaultProps: { withInitialFocusPlaceholder: false } },
+    // These icons say nothing that their controls do not say, and would be read as images without a name.
+    ComboboxChevron: { defaultProps: { "aria-hidden": true } },
+    CloseButton: { defaultProps: { icon: createElement(CloseIcon, { "aria-hidden": true }) } },
     ModalCloseButton: { defaultProps: { "aria-label": "Close" } },
     // The page has one banner: its header. Dialogs have header elements, too, which would count as others.
     ModalHeader: { defaultProps: { role: "none" } },

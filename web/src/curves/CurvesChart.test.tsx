@@ -42,7 +42,7 @@ afterEach(() => {
 
 function show(
   zoom: { x: [number, number]; y: [number, number] } | null = null,
-  { log = false, series = [] as unknown[], smoothing = 0 } = {},
+  { log = false, series = [] as unknown[], smoothing = 0, rank = new Map<number, number>() } = {},
 ) {
   const onTrim = vi.fn();
   const curves = { metric: "loss", x: "step", x_metric: null, series } as unknown as Curves;
@@ -55,7 +55,7 @@ function show(
         smoothing={smoothing}
         colours={new Map()}
         objective={{ metric: "loss", mode: "min", scope: "all", best: null, labels: {} } as never}
-        rank={new Map()}
+        rank={rank}
         trials={new Map()}
         source={() => undefined}
         live={false}
@@ -129,4 +129,22 @@ it("lets keys zoom out to the smoothed curves, not to those before smoothing", (
   show(null, { series, smoothing: 0.9 });
   expect(data.series).not.toEqual(series);
   expect(data.whole).toEqual(data.series);
+});
+
+it("says which trial the arrow keys have opened, since the focus stays on the chart", () => {
+  const trial = (number: number, best_value: number) => ({ number, state: "running", best_value, segments: [] });
+  show(null, {
+    series: [trial(4, 0.5), trial(7, 0.25)],
+    rank: new Map([
+      [7, 1],
+      [4, 2],
+    ]),
+  });
+  const said = () => document.querySelector("[aria-live]")!.textContent;
+  expect(said()).toBe("");
+  const press = () => fireEvent.keyDown(screen.getByRole("img", { name: /^Curves of loss/ }), { key: "ArrowDown" });
+  press();
+  expect(said()).toBe("Trial 7, running, rank 1, best loss 0.25");
+  press();
+  expect(said()).toBe("Trial 4, running, rank 2, best loss 0.5");
 });

@@ -1,4 +1,4 @@
-import { useComputedColorScheme } from "@mantine/core";
+import { useComputedColorScheme, VisuallyHidden } from "@mantine/core";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type MouseEvent } from "react";
 import type { Curves, Experiment, Series, Trial } from "../api/types";
 import { apart, counted, metric, plural, reachedAt } from "../format";
@@ -85,6 +85,8 @@ export function CurvesChart(props: CurvesChartProps) {
   const [hover, setHover] = useState<(Hover & { colour: string }) | null>(null);
   const [outside, setOutside] = useState(0);
   const [late, setLate] = useState<Late | null>(null);
+  // The focus stays on the chart while the arrow keys open one trial after the other, so nothing else tells screen readers which.
+  const [said, say] = useState("");
 
   const raw = useMemo(() => chosen(curves.series, only), [curves.series, only]);
   const series = useMemo(() => (smoothing > 0 ? raw.map((one) => smoothed(one, smoothing)) : raw), [raw, smoothing]);
@@ -153,13 +155,16 @@ export function CurvesChart(props: CurvesChartProps) {
     if (step === undefined || isShortcut(event)) return;
     event.preventDefault();
     const order = series
-      .map(({ number }) => ({ number, rank: rank.get(number) }))
+      .map((one) => ({ ...one, rank: rank.get(one.number) }))
       .filter((one) => one.rank !== undefined)
       .sort((a, b) => a.rank! - b.rank! || a.number - b.number);
     const now = newest();
     const at = order.findIndex((one) => one.number === now);
     const next = order[at < 0 ? 0 : Math.min(order.length - 1, Math.max(0, at + step))];
-    if (next) choose(next.number);
+    if (!next) return;
+    choose(next.number);
+    const best = `${counted(objective)} ${metric(next.best_value)}`;
+    say([`Trial ${next.number}`, next.state, rankWords(next.rank, byFront), best].filter(Boolean).join(", "));
   };
 
   // These buttons are gone after a click.
@@ -178,6 +183,7 @@ export function CurvesChart(props: CurvesChartProps) {
         aria-description={ZOOM_KEYS}
         aria-label={`Curves of ${curves.metric} for ${plural(reported, "trial")}. Arrow keys go through the trials by rank; the table below has the numbers.`}
       />
+      <VisuallyHidden aria-live="polite">{said}</VisuallyHidden>
       {none && (
         <p className={classes.none} style={{ height }}>
           {none}

@@ -369,7 +369,7 @@ function Table({ label, heads, rows, empty, long }: TableProps) {
   const isNumber = (column: number) => column > 0 && rows.every((row) => typeof row[column] === "number");
   return (
     <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label={label}>
-      <table className={classes.table}>
+      <table className={classes.table} aria-label={label}>
         <thead>
           <tr>
             {heads.map((head, k) => (

@@ -57,6 +57,7 @@ export function CompareExperiments({ ids, address }: { ids: readonly string[]; a
       <ProblemBox
         error={broken.error}
         what="experiment"
+        shown={broken.data?.name}
         retry={() => found.forEach((query) => void query.refetch())}
         leaveOut={() => leaveOut(address, ids[brokenAt]!)}
       />

@@ -183,15 +183,21 @@ it("says so if an experiment is deleted while it is compared", async () => {
   expect(screen.getByRole("button", { name: "Leave it out" })).toBeTruthy();
 });
 
-it("says so if a trial is deleted while it is compared, and asks for it no more", async () => {
+it.each([
+  ["a trial", "running"],
+  ["an experiment whose trials have ended", "completed"],
+])("says so if %s is deleted while it is compared, and asks for it no more", async (_, state) => {
   vi.useFakeTimers({ shouldAdvanceTime: true });
   try {
-    show("step", [{}, { state: "running" }, {}]);
+    show("step", [{}, { state, experiment_id: "exp_2" }, {}]);
     expect(await screen.findByRole("columnheader", { name: /^trial 2/ })).toBeTruthy();
     const found = vi.mocked(api.trial).getMockImplementation()!;
     vi.mocked(api.trial).mockImplementation((id) => (id === "trl_2" ? gone() : found(id)));
+    const kept = vi.mocked(api.experiment).getMockImplementation()!;
+    vi.mocked(api.experiment).mockImplementation((id) => (id === "exp_2" ? gone() : kept(id)));
     await act(() => vi.advanceTimersByTimeAsync(6000));
     expect(screen.getByText("it is gone")).toBeTruthy();
+    expect(screen.getByText("Trial 2 of digits was deleted")).toBeTruthy();
     expect(screen.queryByRole("columnheader", { name: /^trial 2/ })).toBeNull();
     const asked = vi.mocked(api.trial).mock.calls.length;
     await act(() => vi.advanceTimersByTimeAsync(20_000));

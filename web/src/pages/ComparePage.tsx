@@ -1,6 +1,6 @@
 import { Anchor, Skeleton } from "@mantine/core";
-import { useQueries, useQuery, type QueryState } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { useQueries, useQuery, useQueryClient, type QueryState, type UseQueryResult } from "@tanstack/react-query";
+import { useEffect, useMemo } from "react";
 import { Link } from "react-router";
 import { api, isMissing } from "../api/client";
 import { EVERY_POINT } from "../api/sizes";
@@ -10,7 +10,7 @@ import { missingWords, parseAcross, STEP } from "../curves/across";
 import { OverlayChart } from "../curves/OverlayChart";
 import { counted, duration, longestOf, metric as written, named, param, readable } from "../format";
 import { keys } from "../live/keys";
-import { experimentEnded, hasEnded } from "../live/states";
+import { hasEnded } from "../live/states";
 import { dimensionsOf } from "../charts/dimensions";
 import { trialCurvesCall } from "../charts/copies";
 import { comparedCurvesRows } from "../charts/save";
@@ -89,6 +89,11 @@ function CompareTrials({ address }: { address: Address }) {
     queryFn: ({ signal }) => api.experiment(of[0]!, signal),
     enabled: of.length === 1,
   });
+  const client = useQueryClient();
+  const nameOf = ({ number, experiment_id: id }: TrialWithSegments) => {
+    const name = client.getQueryData<Experiment>(keys.experiment(id))?.name;
+    return `Trial ${number}${name === undefined ? "" : ` of ${name}`}`;
+  };
   const without = (id: string) =>
     address.set((get) => ({
       trials: trialsIn(get("trials"))
@@ -111,6 +116,7 @@ function CompareTrials({ address }: { address: Address }) {
         <ProblemBox
           error={broken.error}
           what="trial"
+          shown={broken.data && nameOf(broken.data)}
           retry={() => found.forEach((query) => void query.refetch())}
           leaveOut={() => without(ids[brokenAt]!)}
         />
@@ -146,15 +152,16 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
   const address = useAddress();
   const log = address.get("y") === "log";
   const experimentIds = [...new Set(trials.map((trial) => trial.experiment_id))];
-  const experiments = useQueries({
+  const { experiments, gone } = useQueries({
     queries: experimentIds.map((id) => ({
       queryKey: keys.experiment(id),
       queryFn: ({ signal }: { signal: AbortSignal }) => api.experiment(id, signal),
-      refetchInterval: ({ state }: { state: QueryState<Experiment> }) =>
-        state.data && experimentEnded(state.data.state) ? false : REFRESH_MS, // a metric may be reported later
+      // A metric may be reported later, and the experiment may be deleted.
+      refetchInterval: ({ state }: { state: QueryState<Experiment> }) => (isMissing(state.error) ? false : REFRESH_MS),
     })),
-    combine: (queries) => new Map(queries.flatMap(({ data }) => (data ? [[data.id, data] as const] : []))),
+    combine: foundIn,
   });
+  useDeleted(gone, trials);
   const known = [...new Set([...experiments.values()].flatMap((one) => [one.metric, ...one.metrics]))];
   const first = experiments.get(trials[0]!.experiment_id);
   // The chosen metric remains the chosen one, even if none of its reports has a place on the axis.
@@ -290,6 +297,28 @@ function Compared({ trials, readAt, onRemove }: ComparedProps) {
       />
     </>
   );
+}
+
+/** The experiments that were read, and the ids of those that are no longer there, separated by commas. */
+function foundIn(queries: UseQueryResult<Experiment>[]) {
+  const read = queries.flatMap(({ data, error }) => (data ? [{ data, deleted: isMissing(error) }] : []));
+  return {
+    experiments: new Map(read.map(({ data }) => [data.id, data])),
+    gone: read.flatMap(({ data, deleted }) => (deleted ? data.id : [])).join(),
+  };
+}
+
+/** Read the trials of deleted experiments again. Trials that have ended are not polled, so nothing else would say that they are gone. */
+function useDeleted(gone: string, trials: readonly TrialWithSegments[]): void {
+  const client = useQueryClient();
+  const lost = trials
+    .filter((trial) => gone.split(",").includes(trial.experiment_id))
+    .map(({ id }) => id)
+    .join();
+  useEffect(() => {
+    if (lost === "") return;
+    for (const id of lost.split(",")) void client.invalidateQueries({ queryKey: keys.trial(id), exact: true });
+  }, [client, lost]);
 }
 
 interface VerdictProps {

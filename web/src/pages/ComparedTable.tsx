@@ -87,7 +87,7 @@ export function ComparedTable({ columns, rows, best, words, note, address }: Com
       }
     >
       <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Comparison">
-        <table className={classes.table}>
+        <table className={classes.table} aria-label="Comparison">
           <thead>
             <tr>
               <th scope="col">

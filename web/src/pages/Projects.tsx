@@ -36,7 +36,7 @@ export function Projects({ mayChange }: { mayChange: boolean }) {
         </p>
       ) : (
         <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Projects">
-          <table className={classes.table}>
+          <table className={classes.table} aria-label="Projects">
             <thead>
               <tr>
                 <th scope="col">Project</th>

@@ -12,6 +12,7 @@ import { Panel } from "../parts/common/Panel";
 import { ProblemBox } from "../parts/common/Problem";
 import { Select } from "../parts/common/Select";
 import { Snippet } from "../parts/experiments/FirstExperiment";
+import { useFirstPress } from "../parts/common/useFirstPress";
 import { useSession } from "../parts/common/useSession";
 import { useTitle } from "../parts/common/useTitle";
 import { changesAmong, MOST_CHANGES, outcome, pageOf, said } from "./audit";
@@ -67,7 +68,7 @@ export default function SettingsPage() {
               <p className={classes.none}>No tokens yet. Create one for each person and each script.</p>
             ) : (
               <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Tokens">
-                <table className={classes.table}>
+                <table className={classes.table} aria-label="Tokens">
                   <thead>
                     <tr>
                       <th scope="col">Name</th>
@@ -139,13 +140,14 @@ export function Create({ only }: { only: string | null }) {
       void client.invalidateQueries({ queryKey: ["audit"] });
     },
   });
+  const send = useFirstPress(create.isPending, create.mutate);
   return (
     <Panel title="New token">
       <form
         className={classes.form}
         onSubmit={(event) => {
           event.preventDefault();
-          create.mutate();
+          send();
         }}
       >
         <TextInput
@@ -251,7 +253,7 @@ function Audit() {
         <p className={classes.none}>No changes yet.</p>
       ) : (
         <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Latest changes">
-          <table className={classes.table}>
+          <table className={classes.table} aria-label="Latest changes">
             <thead>
               <tr>
                 <th scope="col">When</th>

@@ -12,6 +12,7 @@ import { CopyMenu } from "../parts/common/CopyMenu";
 import { NumberField } from "../parts/common/NumberField";
 import { Panel } from "../parts/common/Panel";
 import parts from "../parts/common/parts.module.css";
+import { useFirstPress } from "../parts/common/useFirstPress";
 import { ProblemBox } from "../parts/common/Problem";
 import { ProjectInput, REFRESH_MS } from "./Projects";
 import classes from "./SettingsPage.module.css";
@@ -58,7 +59,7 @@ export function Webhooks({ all, only }: WebhooksProps) {
           </p>
         ) : (
           <div className={`${classes.scroll} sideways`} tabIndex={0} role="region" aria-label="Webhooks">
-            <table className={classes.table}>
+            <table className={classes.table} aria-label="Webhooks">
               <thead>
                 <tr>
                   <th scope="col">Address</th>
@@ -96,6 +97,7 @@ function Row({ one }: { one: Webhook }) {
       void client.invalidateQueries({ queryKey: ["audit"] });
     },
   });
+  const removeOnce = useFirstPress(remove.isPending, remove.mutate);
   return (
     <>
       <tr>
@@ -126,7 +128,7 @@ function Row({ one }: { one: Webhook }) {
                     color="red"
                     aria-label={`Delete permanently ${one.url}`}
                     loading={remove.isPending}
-                    onClick={() => remove.mutate()}
+                    onClick={removeOnce}
                   >
                     Delete permanently
                   </Button>
@@ -212,6 +214,7 @@ function NewOne({ all, only }: WebhooksProps) {
       void client.invalidateQueries({ queryKey: ["audit"] });
     },
   });
+  const send = useFirstPress(create.isPending, create.mutate);
   const toggle = (name: EventName) =>
     setEvents(NAMES.filter((one) => (one === name ? !events.includes(one) : events.includes(one))));
   return (
@@ -219,7 +222,7 @@ function NewOne({ all, only }: WebhooksProps) {
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          create.mutate();
+          send();
         }}
       >
         <div className={classes.form}>

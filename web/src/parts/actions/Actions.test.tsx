@@ -350,6 +350,22 @@ describe("the actions of an experiment", () => {
     expect(change).toHaveBeenLastCalledWith("exp_1", mine, 5);
   });
 
+  it("say whose notes a change would replace, also if somebody else saves at the same moment", async () => {
+    const stale = new ApiError(412, "the experiment has been changed in the meantime: it is at revision 5, not 4");
+    const change = vi.spyOn(api, "change").mockRejectedValueOnce(stale).mockResolvedValue(EXPERIMENT);
+    show(<Actions experiment={EXPERIMENT} />);
+    menu();
+    fireEvent.click(screen.getByText("Edit"));
+    fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "mine" } });
+    vi.spyOn(api, "exactExperiment")
+      .mockResolvedValueOnce(EXPERIMENT)
+      .mockResolvedValue({ ...EXPERIMENT, notes: "theirs", revision: 5 });
+    fireEvent.click(screen.getByRole("button", { name: "Save" }));
+    expect((await screen.findByRole("alert")).textContent).toMatch(/Save again to replace: theirs/);
+    fireEvent.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(change).toHaveBeenLastCalledWith("exp_1", { notes: "mine" }, 5));
+  });
+
   it("replace a domain that somebody else has replaced by one with other fields", async () => {
     const change = vi.spyOn(api, "change").mockResolvedValue(EXPERIMENT);
     show(<Actions experiment={EXPERIMENT} />);
@@ -491,6 +507,54 @@ describe("a viewer", () => {
     expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
     await act(() => Promise.resolve());
     expect(screen.getAllByRole("button").length).toBeGreaterThan(0);
+  });
+});
+
+describe("a question", () => {
+  const running = { ...EXPERIMENT, state: "running", actions: ["pause"] } as unknown as Experiment;
+  const paused = { ...EXPERIMENT, state: "paused", actions: ["resume"] } as unknown as Experiment;
+  const trial = { id: "trl_1", number: 4, state: "running", params: {}, actions: ["stop"] } as unknown as Trial;
+  const stopped = { ...trial, state: "stopped", actions: [] } as unknown as Trial;
+
+  it.each<[string, string, ReactNode, ReactNode, string]>([
+    [
+      "an experiment",
+      "Pause",
+      <Actions experiment={running} />,
+      <Actions experiment={paused} />,
+      "digits: This can no longer be done. It is paused now.",
+    ],
+    [
+      "several experiments",
+      "Pause 1",
+      <BulkActions experiments={[running]} />,
+      <BulkActions experiments={[paused]} />,
+      "digits: This can no longer be done. They have changed meanwhile.",
+    ],
+    [
+      "a trial",
+      "Stop",
+      <TrialActions trial={trial} experiment={running} />,
+      <TrialActions trial={stopped} experiment={running} />,
+      "Trial 4: This can no longer be done. It is stopped now.",
+    ],
+  ])("about %s says so if somebody else was faster", async (_, button, before, after, words) => {
+    const client = new QueryClient();
+    const page = (node: ReactNode) => (
+      <MantineProvider env="test">
+        <QueryClientProvider client={client}>
+          <MemoryRouter>{node}</MemoryRouter>
+        </QueryClientProvider>
+      </MantineProvider>
+    );
+    const { rerender } = render(page(before));
+    fireEvent.click(screen.getByRole("button", { name: button }));
+    const dialog = await screen.findByRole("dialog");
+    expect(screen.queryByRole("alert")).toBeNull();
+    rerender(page(after));
+    expect(screen.getByRole("alert").textContent).toBe(words);
+    expect([...dialog.querySelectorAll("button")].map((one) => one.textContent).filter(Boolean)).toEqual(["Close"]);
+    expect(document.activeElement?.textContent).toBe("Close");
   });
 });
 

@@ -10,7 +10,7 @@ import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
 import classes from "./actions.module.css";
 import { Confirm } from "./Confirm";
-import { ACTIONS, WORDS } from "./words";
+import { ACTIONS, lateWords, WORDS } from "./words";
 
 const ContinueDialog = lazily(() => import("./ContinueDialog"));
 const DeleteDialog = lazily(() => import("./DeleteDialog"));
@@ -130,7 +130,13 @@ export function Actions({ experiment }: { experiment: Experiment }) {
         </span>
       )}
       <Confirm
-        asked={asked && { ...WORDS[asked], subject: experiment.name }}
+        asked={
+          asked && {
+            ...WORDS[asked],
+            subject: experiment.name,
+            late: allowed.has(asked) ? undefined : lateWords(asked, experiment.state),
+          }
+        }
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}
@@ -206,10 +212,9 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
           asked && {
             ...WORDS[asked],
             question: bulkQuestion,
+            late: count === 0 ? "This can no longer be done. They have changed meanwhile." : undefined,
             sure: WORDS[asked].final ? bulkQuestion.replace("?", "") : WORDS[asked].verb,
-            subject: able(asked)
-              .map((one) => one.name)
-              .join(", "),
+            subject: (count === 0 ? experiments : able(asked)).map((one) => one.name).join(", "),
           }
         }
         pending={act.isPending}

@@ -16,6 +16,8 @@ import { FormDialog, type DialogProps } from "./FormDialog";
 import { WithDigits } from "./WithDigits";
 
 const TITLE = "Edit this experiment";
+/** How often a form is sent again if somebody else saves at the same moment. */
+const MOST_TRIES = 3;
 
 /** The form for editing an experiment, even while it runs. */
 export default function EditDialog(props: DialogProps) {
@@ -35,18 +37,25 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const [told, setTold] = useState<readonly string[]>([]);
   const [draft, setDraft] = useState(() => draftOf(experiment));
   const patch = patchOf(known, draft);
+  const save = async (left: number): Promise<Experiment> => {
+    const now = await api.exactExperiment(experiment.id);
+    const lost = clashes(patch, patchOf(known, draftOf(now)));
+    const texts = lost.map(exactText);
+    if (!texts.every((text) => told.includes(text))) {
+      setTold(texts);
+      setKnown(withClashes(known, lost));
+      throw overwriting(lost);
+    }
+    try {
+      return await api.change(experiment.id, patch, now.revision);
+    } catch (error) {
+      // Somebody has saved between the two requests: look at what they have changed.
+      if (left > 1 && error instanceof ApiError && error.status === 412) return save(left - 1);
+      throw error;
+    }
+  };
   const send = useMutation({
-    mutationFn: async () => {
-      const now = await api.exactExperiment(experiment.id);
-      const lost = clashes(patch, patchOf(known, draftOf(now)));
-      const texts = lost.map(exactText);
-      if (!texts.every((text) => told.includes(text))) {
-        setTold(texts);
-        setKnown(withClashes(known, lost));
-        throw overwriting(lost);
-      }
-      return api.change(experiment.id, patch, now.revision);
-    },
+    mutationFn: () => save(MOST_TRIES),
     onSuccess: (answer) => {
       client.setQueryData<Experiment>(keys.experiment(experiment.id), (shown) => withExperiment(shown, answer));
       void client.invalidateQueries({ queryKey: keys.experiments });

@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import type { Experiment } from "../../api/types";
 import { FocusBack } from "../common/FocusBack";
 import { Mistakes } from "../common/Mistakes";
+import { useFirstPress } from "../common/useFirstPress";
 import classes from "./actions.module.css";
 
 export interface DialogProps {
@@ -31,6 +32,7 @@ interface FormDialogProps {
 /** A form in a dialog: what it will do, its fields, and every mistake that the service finds in them. */
 export function FormDialog(props: FormDialogProps) {
   const { title, words, verb, wrong, pending, error, disabled, final, size, children, onSend, onClose } = props;
+  const send = useFirstPress(pending, onSend);
   return (
     // A click beside the form must not lose what was typed.
     <Modal
@@ -46,7 +48,7 @@ export function FormDialog(props: FormDialogProps) {
         className={classes.form}
         onSubmit={(event) => {
           event.preventDefault();
-          onSend();
+          send();
         }}
       >
         {words && <p className={classes.words}>{words}</p>}

@@ -8,7 +8,7 @@ import { lazily } from "../common/lazily";
 import { useRequestKey } from "../common/useRequestKey";
 import { useMayChange } from "../common/useSession";
 import { Confirm } from "./Confirm";
-import { TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
+import { lateWords, TRIAL_ACTIONS, TRIAL_WORDS } from "./words";
 
 const ForkTrialDialog = lazily(() => import("./ForkTrialDialog"));
 
@@ -62,7 +62,13 @@ export function TrialActions({ trial, experiment }: TrialActionsProps) {
         </Button>
       )}
       <Confirm
-        asked={asked && { ...TRIAL_WORDS[asked], subject: `Trial ${trial.number}` }}
+        asked={
+          asked && {
+            ...TRIAL_WORDS[asked],
+            subject: `Trial ${trial.number}`,
+            late: allowed.includes(asked) ? undefined : lateWords(asked, trial.state),
+          }
+        }
         pending={act.isPending}
         error={act.error}
         onConfirm={() => asked && act.mutate(asked)}

@@ -64,4 +64,10 @@ export const ACTIONS = Object.keys(WORDS) as Action[];
 
 export const TRIAL_WORDS: Record<TrialAction, Words> = wordsOf(TRIAL_VERBS, "trial");
 
+/** Why an action that was possible when its question was asked can no longer be done. */
+export function lateWords(action: Action | TrialAction, state: string): string {
+  const done = action === "archive" || action === "unarchive";
+  return done ? "Somebody has done this meanwhile." : `This can no longer be done. It is ${state} now.`;
+}
+
 export const TRIAL_ACTIONS = Object.keys(TRIAL_WORDS) as TrialAction[];

@@ -1,4 +1,5 @@
 import { fireEvent, render, screen, waitFor } from "@testing-library/react";
+import type { ReactNode } from "react";
 import { expect, it } from "vitest";
 import { nextFrame } from "../../test/frames";
 import { FocusBack } from "./FocusBack";
@@ -50,4 +51,22 @@ it.each<[string, "nothing" | "types" | "clicks"]>([
     clicks: document.body,
   };
   expect(document.activeElement).toBe(expected[user]);
+});
+
+it("leaves the focus to the heading of another page that the dialog has opened", async () => {
+  const page = (main: ReactNode, asked = false) => (
+    <div>
+      <a href="#main">Skip to content</a>
+      <main>{main}</main>
+      {asked && <FocusBack />}
+    </div>
+  );
+  const more = <button key="more">More</button>;
+  const { rerender } = render(page(more));
+  screen.getByText("More").focus();
+  rerender(page(more, true));
+  screen.getByText("More").blur();
+  rerender(page(null)); // the page that is opened is still being loaded
+  await nextFrame();
+  expect(document.activeElement).toBe(document.body);
 });

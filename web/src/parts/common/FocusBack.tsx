@@ -16,7 +16,10 @@ document.addEventListener("focusin", ({ target }) => {
 export function FocusBack() {
   const [opener] = useState(last);
   const [around] = useState(opener?.parentElement);
-  const [parts] = useState(() => (opener ? elementsAround(opener, "body") : []));
+  // Not what is around all pages: if the dialog has opened another page, the focus goes to the heading of that one.
+  const [parts] = useState(() =>
+    opener ? elementsAround(opener, "body").filter((part) => !part.querySelector("main")) : [],
+  );
   useEffect(
     () => () => {
       // Wait until the dialog is gone, and leave the focus alone if it is somewhere else by then.

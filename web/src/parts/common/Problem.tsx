@@ -38,15 +38,18 @@ export function MissingPage({ error, what, shown, retry }: MissingPageProps) {
 interface ProblemBoxProps {
   error: unknown;
   what: string;
+  /** The name of what the page has shown until somebody deleted it. */
+  shown?: string | undefined;
   retry?: () => void;
   /** Continue without what is missing, such as a trial that was deleted. */
   leaveOut?: () => void;
 }
 
 /** Say why something could not be shown, and offer to try again. */
-export function ProblemBox({ error, what, retry, leaveOut }: ProblemBoxProps) {
+export function ProblemBox({ error, what, shown, retry, leaveOut }: ProblemBoxProps) {
   const api = error instanceof ApiError ? error : null;
-  const title = api?.status === 404 ? `There is no such ${what}` : `The ${what} could not be read`;
+  const missing = shown === undefined ? `There is no such ${what}` : `${shown} was deleted`;
+  const title = api?.status === 404 ? missing : `The ${what} could not be read`;
   return (
     <Alert color="red" variant="light" title={title} role="alert">
       <p style={{ margin: "0 0 8px" }}>{error instanceof Error ? error.message : String(error)}</p>

@@ -22,7 +22,7 @@ export default function RowsDialog({ title, rows, onClose }: { title: string; ro
       ) : (
         <>
           <div className={classes.rowsBox} tabIndex={0} role="region" aria-label={`Numbers of ${title}`}>
-            <table className={classes.rows} aria-rowcount={rows.length}>
+            <table className={classes.rows} aria-label={`Numbers of ${title}`} aria-rowcount={rows.length}>
               <thead>
                 <tr>
                   {heads.map((head, i) => (

@@ -1,13 +1,14 @@
 import { MantineProvider } from "@mantine/core";
 import { act, fireEvent, render, screen } from "@testing-library/react";
 import { expect, it } from "vitest";
+import { theme } from "../../theme";
 import { Select } from "./Select";
 
 const options = (hidden: boolean) => screen.queryAllByRole("option", { hidden }).map((one) => one.textContent);
 
 it("makes its options when it gets the focus, and says that they are shown", () => {
   render(
-    <MantineProvider env="test">
+    <MantineProvider env="test" theme={theme}>
       <Select aria-label="State" data={["running", "ended"]} />
     </MantineProvider>,
   );

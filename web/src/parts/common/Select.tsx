@@ -11,8 +11,6 @@ export function Select<Value extends string = string>({ comboboxProps, onFocus, 
   return (
     <MantineSelect
       {...props}
-      // The arrow says nothing, and would be read as an image without a name. The button that clears the choice stands beside it.
-      {...(props.clearable ? {} : { rightSectionProps: { "aria-hidden": true } })}
       comboboxProps={{ ...comboboxProps, keepMounted: wanted }}
       onFocus={(event) => {
         setWanted(true);

@@ -5,6 +5,7 @@ import { useState } from "react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
+import { CHANNEL } from "./otherTabs";
 import { SignedIn, SignOut } from "./SignIn";
 
 afterEach(() => {
@@ -84,6 +85,8 @@ test("a service with an identity provider offers to sign in there, and to return
   const link = await screen.findByRole("link", { name: "Sign in with your organization" });
   expect(link.getAttribute("href")).toBe("/auth/login?next=%2Fexperiments%2Fexp_1%3Fview%3Dchart");
 });
+
+const otherTab = new BroadcastChannel(CHANNEL);
 
 describe("if a session ends while somebody types", () => {
   /** Show a page that reads each second, with a dialog that it opens at a click. */
@@ -232,6 +235,27 @@ describe("if a session ends while somebody types", () => {
     await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
     expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
     expect(screen.queryByLabelText("Name")).toBeNull();
+  });
+
+  test("they come back at once if they sign in in another tab that is beside this one", async () => {
+    await type();
+    await ends();
+    await waitFor(() => expect(client.getQueryData(["session"])).toMatchObject({ name: null }));
+    name = "me";
+    otherTab.postMessage(null);
+    await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
+  });
+
+  test("a page that asks for nothing follows somebody else who signs in, or out, in another tab", async () => {
+    await type(false);
+    await waitFor(() => expect(client.getQueryData(["session"])).toMatchObject({ name: "me" }));
+    name = "ada";
+    otherTab.postMessage(null);
+    await waitFor(() => expect(screen.getByLabelText<HTMLTextAreaElement>("Notes").value).toBe(""));
+    name = null;
+    otherTab.postMessage(null);
+    await screen.findByLabelText(/Token/);
   });
 
   test("nor does a token of the same name with other rights", async () => {

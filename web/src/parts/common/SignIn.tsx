@@ -1,11 +1,21 @@
 import { Button } from "@mantine/core";
 import { notifyManager, QueryObserver, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Activity, Fragment, Suspense, useEffect, useState, useSyncExternalStore, type ReactNode } from "react";
+import {
+  Activity,
+  Fragment,
+  Suspense,
+  useEffect,
+  useEffectEvent,
+  useState,
+  useSyncExternalStore,
+  type ReactNode,
+} from "react";
 import { useLocation } from "react-router";
 import { api, ApiError } from "../../api/client";
 import { keys } from "../../live/keys";
 import { lazily } from "./lazily";
-import { identity } from "./identity";
+import { identity, type Session } from "./identity";
+import { onOtherTabs, tellOtherTabs } from "./otherTabs";
 import { useSession } from "./useSession";
 
 const SignInForm = lazily(() => import("./SignInForm"));
@@ -30,6 +40,7 @@ export function SignedIn({ children }: { children: ReactNode }) {
   // While the form is shown, it compares whoever signs in, also in another tab, with whoever was signed in before.
   if (!refused && who !== null && who !== last) setLast(who);
   const [visit, setVisit] = useState(0);
+  useOtherTabs(refused, last, () => setVisit((count) => count + 1));
   const { data: left } = useQuery({ queryKey: LEFT, queryFn: () => 0, enabled: false, initialData: 0 });
   return (
     <>
@@ -38,11 +49,29 @@ export function SignedIn({ children }: { children: ReactNode }) {
       </Activity>
       {refused && (
         <Suspense>
-          <SignInForm last={last} onOther={() => setVisit(visit + 1)} />
+          <SignInForm last={last} onOther={() => setVisit((count) => count + 1)} />
         </Suspense>
       )}
     </>
   );
+}
+
+/**
+ * Follow whoever signs in or out in another tab, whose session this tab shares. Otherwise a page that asks for nothing by itself would
+ * go on under the name of somebody who has left, and a form to sign in would stay although somebody has done so.
+ */
+function useOtherTabs(refused: boolean, last: string | null, onOther: () => void): void {
+  const client = useQueryClient();
+  const follow = useEffectEvent(async () => {
+    await client.refetchQueries({ queryKey: ["session"] });
+    const session = client.getQueryData<Session>(["session"]);
+    if (refused || session === undefined) return; // the form to sign in goes on by itself
+    if (session.name === null) return client.invalidateQueries();
+    if (last === null || identity(session) === last) return;
+    onOther();
+    await client.resetQueries();
+  });
+  useEffect(() => onOtherTabs(() => void follow()), []);
 }
 
 /** Keep the answers of the hidden page. The cache would drop them after some minutes, and with them the open forms. */
@@ -108,6 +137,7 @@ export function SignOut({ name }: { name: string }) {
       return setFailed(true);
     }
     setFailed(false);
+    tellOtherTabs();
     await client.resetQueries();
     client.setQueryData(LEFT, Date.now());
   };

@@ -5,6 +5,7 @@ import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
 import { FocusBack } from "./FocusBack";
 import { identity } from "./identity";
+import { tellOtherTabs } from "./otherTabs";
 import { useTitle } from "./useTitle";
 
 interface SignInFormProps {
@@ -45,7 +46,9 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
     event.preventDefault();
     setBusy(true);
     try {
-      await enter(await api.signIn(token.trim()));
+      const found = await api.signIn(token.trim());
+      tellOtherTabs();
+      await enter(found);
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
     } finally {

@@ -1,6 +1,6 @@
 import type { api } from "../../api/client";
 
-type Session = Awaited<ReturnType<typeof api.session>>;
+export type Session = Awaited<ReturnType<typeof api.session>>;
 
 /** A text that tells apart who is signed in. Two tokens may have the same name, so it includes the rights. */
 export function identity({ name, role, project }: Pick<Session, "name" | "role" | "project">): string {

@@ -139,7 +139,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
         {replay.summary}
       </p>
       <div className={classes.scroll} tabIndex={0} role="region" aria-label="Recorded and replayed">
-        <table className={classes.table}>
+        <table className={classes.table} aria-label="Recorded and replayed">
           <thead>
             <tr>
               <th scope="col">
@@ -180,7 +180,7 @@ export function Compared({ replay, experiment, onSelect }: ComparedProps) {
       </div>
       {shown.length > 0 && (
         <div className={classes.scroll} tabIndex={0} role="region" aria-label="Trials side by side">
-          <table className={classes.table}>
+          <table className={classes.table} aria-label="Trials side by side">
             <thead>
               <tr>
                 <th scope="col">Trial</th>
