@@ -64,7 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
     files: dict[Path, set[str]] = {}
     for item in items:
-        files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), item.keywords)
+        marks = {mark.name for mark in item.iter_markers()}  # `item.keywords` also has the names of all folders above
+        files.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()), marks)
     _turns.update((path, _turn(names)) for path, names in files.items())
     items.sort(key=lambda item: _turns[item.path])  # keeps the order of equals
 
@@ -138,7 +139,7 @@ def _command() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _invariants(request: pytest.FixtureRequest, _no_ray_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test that runs experiments, check all that must hold in the databases that it has opened."""
-    if "ray" not in request.keywords:
+    if request.node.get_closest_marker("ray") is None:
         yield
         return
     urls: dict[str, None] = {}
@@ -164,7 +165,8 @@ def _no_ray_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that connects to Ray without the mark `ray`: the tests after it would behave differently."""
     before = _is_connected()
     yield
-    if _is_connected() and not before and not {"ray", "gpu"} & set(request.keywords):
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if _is_connected() and not before and not {"ray", "gpu"} & marks:
         tuner.shutdown()
         sys.modules["ray"].shutdown()
         pytest.fail("this test connects to Ray; mark it `ray`")
@@ -256,11 +258,14 @@ def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def connected_ray(private_ray: Path) -> Path:
-    """Start `private_ray` before the test. Ray's own functions would otherwise join the Ray of another process of the tests."""
-    import ray
+    """Start `private_ray` before the test. Ray's own functions would otherwise join the Ray of another process of the tests.
 
-    if not ray.is_initialized():
-        ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    It is started as `tuner.run` would start it: its workers are forked, and stay warm for later tests.
+    """
+    from tuner.hosts.scripts import kept
+
+    with kept._lock:
+        kept._connect(None)
     return private_ray
 
 

@@ -82,6 +82,7 @@ def test_variables_directories_and_modules_of_this_machine(tmp_path: Path) -> No
         },
         working_dir="caller",
         num_workers=2,
+        backend="none",  # no rank imports torch
         **OPTIONS,
     )
     assert result.error is None

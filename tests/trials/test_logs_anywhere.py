@@ -72,7 +72,8 @@ def dies(config: dict[str, Any]) -> None:
 
 def is_patient(config: dict[str, Any]) -> None:
     """Trains on the node that has the resource, until a file is there."""
-    print("on the other node", flush=True)
+    # `print` would write the end of the line by itself, and the log may be read before that.
+    print("on the other node\n", end="", flush=True)
     tuner.report({"loss": 1.0})
     while not os.path.exists(config["ready"]):
         time.sleep(0.05)

@@ -10,13 +10,15 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.services import until
 from tuner.hosts.ray import fork_client, late_agent, no_dashboard_agent, ray_start
-from tuner.hosts.ray.fork_server import FORKS
+from tuner.hosts.ray.fork_server import FORKS, ForkServer
 from tuner.sdk.live.interrupts import Interrupts
 
 HELPERS = ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py")
@@ -76,6 +78,20 @@ def test_only_the_script_of_a_raylets_workers_is_replaced() -> None:
     assert found == [*theirs[:3], "-S", "-E", fork_client.__file__, "/a folder/forks", *theirs[3:]]
     unknown = "--python_worker_command=python worker_of_the_future.py"
     assert ray_start._forking(unknown, "/a folder/forks") == unknown
+
+
+def test_the_name_of_a_raylet_that_has_ended_can_be_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of the second node were not forked, because the socket of the first one's server was still there."""
+    monkeypatch.setattr(ForkServer, "__init__", lambda server: None)
+    monkeypatch.setattr(ForkServer, "_tell", lambda server, message, files=(): told.append(len(files)))
+    told: list[int] = []
+
+    def start(command: list[str], **options: Any) -> SimpleNamespace:
+        return SimpleNamespace(process=SimpleNamespace(pid=1))
+
+    for _ in range(2):
+        ray_start._start_process(start, ForkServer(), ["raylet", f"--raylet_socket_name={tmp_path / 'raylet.1'}"])
+    assert told == [1, 0, 1, 0], "each server listens, and is told of its raylet"
 
 
 def test_the_replacement_says_that_no_port_is_in_use_and_ends_with_the_raylet(tmp_path: Path) -> None:

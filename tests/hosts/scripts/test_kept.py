@@ -179,7 +179,7 @@ def test_a_host_that_died_in_between_is_replaced_if_its_node_lives(monkeypatch: 
 
 
 SCRIPT = """
-import os, sys, psutil, tuner
+import os, sys, psutil, threading, tuner
 
 ONE = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "ray", "verbose": 0}
 
@@ -191,15 +191,23 @@ def says(config):
 
 def search(train=train):
     result = tuner.run(train, {"x": tuner.uniform(0, 1)}, **ONE)
+    assert result.state == "completed", result.error
     return int(result.trials[0].history[-1]["pid"])
 
 def changed(config):
     train({"x": -config["x"]})
 
-first, second = search(), search()
+def search_in_a_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(search()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+first, second = search_in_a_thread(), search_in_a_thread()
 os.environ["KMP_INIT_AT_FORK"] = "FALSE"  # as `import sklearn` does
 third = search(changed)
-assert first == second == third, "the worker of the first search is warm for the second, and for a changed function"
+assert first == second == third, "the worker of the first search outlives its thread, and is warm for a changed function"
 
 from tuner.hosts.scripts import kept
 from tuner.errors import SpecError
@@ -215,6 +223,10 @@ search()
 os.environ["SAID"] = "1"
 result = tuner.run(says, {"x": tuner.uniform(0, 1)}, **ONE)
 assert result.trials[0].history[-1]["said"] == 1.0, "the Ray that was started here is replaced, also after its host died"
+for part in ("raylet", "gcs_server"):
+    (process,) = [child for child in psutil.Process().children() if child.name() == part]
+    process.kill()
+    search()
 below = psutil.Process().children(recursive=True)
 tuner.shutdown()
 _, left = psutil.wait_procs(below, timeout=30)
@@ -224,6 +236,12 @@ print(search() != first, *[process.pid for process in psutil.Process().children(
 
 
 def test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends(tmp_path: Path) -> None:
+    """Ray outlives the thread that has started it, and is started anew without one of its processes.
+
+    The kernel killed Ray with that thread. After the next search had waited for a minute, Ray ended the whole script. After the
+    kernel had killed the raylet for lack of memory, a search waited forever. Without the GCS server, Ray ended the script after
+    a minute, even if its search was over.
+    """
     environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
@@ -256,45 +274,6 @@ for _ in range(2):
 tuner.shutdown()
 cluster.shutdown()
 """
-
-
-THREADS = """
-import psutil, threading, tuner
-
-def train(config):
-    tuner.report({"loss": config["x"]})
-
-def search():
-    result = tuner.run(
-        train, {"x": tuner.uniform(0, 1)}, metric="loss", mode="min", num_samples=1, scheduler="fifo", executor="ray", verbose=0
-    )
-    print(result.state, flush=True)
-
-for _ in range(2):
-    thread = threading.Thread(target=search)
-    thread.start()
-    thread.join()
-for part in ("raylet", "gcs_server"):
-    (process,) = [child for child in psutil.Process().children() if child.name() == part]
-    process.kill()
-    search()
-"""
-
-
-def test_ray_outlives_the_thread_that_has_started_it_and_is_started_anew_without_one_of_its_processes(
-    tmp_path: Path,
-) -> None:
-    """The kernel killed Ray with the thread. After the next search had waited for a minute, Ray ended the whole script.
-
-    After the kernel had killed the raylet for lack of memory, a search waited forever. Without the GCS server, Ray ended the
-    script after a minute, even if its search was over.
-    """
-    (tmp_path / "script.py").write_text(THREADS)
-    environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
-    command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=380)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines().count("completed") == 4, done.stdout  # Ray prints a warning, too
 
 
 @pytest.mark.long  # test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends is the usual case

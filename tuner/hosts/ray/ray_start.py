@@ -151,6 +151,8 @@ def _start_process(
         return start([_with_our_agents(argument) for argument in command], *args, **options)
     path = f"{sockets[0]}-forks"
     try:
+        # Ray gives the name of a raylet that has ended to the next one of the same session, and its server has left this file.
+        Path(path).unlink(missing_ok=True)
         server.listen(path)
     except OSError:  # for instance, because the path is longer than a socket's path may be
         server.end()

@@ -109,13 +109,28 @@ def _take(settings: Settings, address: str | None, start: Callable[[Any], None])
 
 
 def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]) -> _Kept:
-    global _kept, _private
+    global _kept
     old = _kept
     if old is not None and not old.users:
         _kept = None
         _end(old)
     if _private is not None and (_private.needs != _of_ray(address) or not _is_whole()):
         _end_ray()
+    _connect(address)
+    kept = _Kept(start_host(settings), (), _connection())
+    try:
+        start(kept.host)
+    except BaseException:
+        _end(kept)
+        _end_ray()
+        raise
+    kept.needs = _needs(settings, address)
+    return kept
+
+
+def _connect(address: str | None) -> None:
+    """Connect this process to Ray. If that starts a private Ray instance, keep it."""
+    global _private
     forks: ForkServer | None = None
 
     def take() -> ForkServer:
@@ -132,15 +147,6 @@ def _begin(settings: Settings, address: str | None, start: Callable[[Any], None]
     if started:
         # Read the variables after connecting, because Ray sets some of its own.
         _private = _Private(_connection(), _of_ray(address), forks)
-    kept = _Kept(start_host(settings), (), _connection())
-    try:
-        start(kept.host)
-    except BaseException:
-        _end(kept)
-        _end_ray()
-        raise
-    kept.needs = _needs(settings, address)
-    return kept
 
 
 def _give_back(kept: _Kept, keep: bool) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import ray
 
+from tests.local_ray import start_ray
 from tests.trials.conftest import Bench, remains
 from tuner.domain.events import Failure
 from tuner.trials.messages.launch import Launch
@@ -97,7 +98,7 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.fixture
 def own_bench(without_ray: None, tmp_path: Path) -> Iterator[Bench]:
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    start_ray(1, torch=True)
     bench = Bench(tmp_path)
     yield bench
     bench.close()
