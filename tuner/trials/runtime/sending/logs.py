@@ -71,8 +71,9 @@ class Capture:
         faulthandler.unregister(signal.SIGTERM)
         _flush()
         for saved, standard in zip(self._saved, (1, 2), strict=True):
-            os.dup2(saved, standard)
-            os.close(saved)
+            with contextlib.suppress(OSError):  # training code may have closed all files
+                os.dup2(saved, standard)
+                os.close(saved)
         self._saved = None
         dropped = sum(output.forget() for output in _outputs)
         if self._shipper is None:
