@@ -393,6 +393,15 @@ class TestViews:
         )
         assert (found.started_at, found.ended_at, found.reason) == (T0 + 1, T0 + 5, "started")
 
+    def test_an_experiment_ends_no_earlier_than_its_trials_if_the_clock_is_set_back(self, store: Store) -> None:
+        made, epoch, [trial] = begin(store)
+        trial.state, trial.ended_at = TrialState.COMPLETED, T0 + 9
+        log: list[Entry] = [(4, replace(a_report(0, 1), time=T0 - 3600.0))]
+        batch = Batch(log=log, trials=[trial], state=ExperimentState.COMPLETED, time=T0 + 9)
+        store.drivers.commit(made.id, epoch, batch, T0 - 3600.0)
+        found = store.experiments.get(made.public_id)
+        assert found.ended_at == store.trials.page(made.id).items[0].ended_at == T0 + 9
+
     def test_decisions_newest_first_and_done_when_carried_out(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)
         log = [(6, Stop(reason="bad", trial=0)), (7, Pause(reason="rest", trial=1)), (8, Finish(reason="all done"))]
