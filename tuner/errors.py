@@ -8,7 +8,7 @@
     │   ├── Conflict              the request conflicts with the current state
     │   │   ├── Stale             the object has been changed since the caller read it
     │   │   └── Gone              the experiment, or an agent's lease, has ended for good
-    │   ├── NewerLog              a newer version has written an entry of the experiment's log, which this one cannot read
+    │   ├── NewerLog              another version has written something of an experiment that this one cannot read
     │   └── LostLease             another driver has taken over the experiment: stop writing at once
     ├── IllegalTransition         a state change that the table in `domain.states` does not allow
     ├── RestartError              a restart would change the decisions of a simulated search
@@ -124,22 +124,38 @@ class StoreError(TunerError):
 
 
 class NewerLog(StoreError):
-    """A newer version has written an entry of an experiment's log, or an option of its spec, and this version cannot read it."""
+    """Another version has written an entry of an experiment's log, or an option of its spec, and this version cannot read it."""
 
 
 def unreadable(what: str, kind: str) -> NewerLog:
     """Return the error for an entry of an experiment's log that this version of tuner does not know."""
     return NewerLog(
-        f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since a newer version has "
-        "written it. Nothing is lost: use that version, or a newer one, to continue the experiment"
+        f"the experiment's log has an entry ({what} {kind!r}) that this version of tuner cannot read, since another version has "
+        "written it. Nothing is lost: use a version that knows it to continue the experiment"
     )
 
 
 def unknown_options(names: Sequence[str]) -> str:
     """Return a sentence that says that a spec has options that this version of tuner does not know, or values of theirs."""
     return (
-        f"the experiment's spec has something that this version of tuner does not know ({', '.join(names)}), since a newer "
-        "version has written it. Nothing is lost: use that version, or a newer one, to continue or copy the experiment"
+        f"the experiment's spec has something that this version of tuner does not know ({', '.join(names)}), since another "
+        "version has written it. Nothing is lost: use a version that knows it to continue, copy or replay the experiment"
+    )
+
+
+def unknown_state(state: str) -> str:
+    """Return a sentence that says that an experiment is in a state that this version of tuner does not know."""
+    return (
+        f"the experiment is in a state that this version of tuner does not know ({state}), since another version has written it. "
+        "Nothing is lost: use a version that knows it to continue the experiment"
+    )
+
+
+def damaged_columns(names: Sequence[str]) -> str:
+    """Return a sentence that says that columns of an experiment's row do not have the JSON that belongs there."""
+    return (
+        f"the experiment's row in the database is damaged: {' and '.join(names)} cannot be read as JSON. A backup of the "
+        "database may still have the experiment"
     )
 
 

@@ -24,7 +24,7 @@ from tuner.api.server import Server
 from tuner.store import Store
 
 SERVICE = """
-import asyncio, socket, sys
+import asyncio, signal, socket, sys
 from pathlib import Path
 from tuner.api import create_app
 from tuner.api.access.auth import Authenticator
@@ -40,7 +40,8 @@ async def write_late(authenticator):
 
 Authenticator._write_notes = write_late  # as on a busy machine
 
-for grace_s in (1, 60, 60):
+signal.signal(signal.SIGHUP, signal.default_int_handler)
+for grace_s in (1, 1, 60, 60):
     listening = socket.create_server(("127.0.0.1", 0))
     with Store.open(sys.argv[1]) as store:
         app = create_app(Settings(home=Path(sys.argv[2])), store)
@@ -51,7 +52,7 @@ for grace_s in (1, 60, 60):
             print("interrupted", flush=True)
     listening.close()
 """
-"""Three services, one after the other, since the modules take long to load."""
+"""Four services, one after the other, since the modules take long to load."""
 
 
 @pytest.fixture
@@ -71,21 +72,25 @@ def wait_for_an_answer(port: int) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_ends_a_service_without_an_error_in_its_log(services: subprocess.Popen[str], sqlite_url: str) -> None:
-    """A request that took too long to be answered got 500, with a traceback in the log of the service."""
+def test_signals_end_a_service_without_an_error_in_its_log(services: subprocess.Popen[str], sqlite_url: str) -> None:
+    """A request that took too long to be answered got 500, with a traceback in the log of the service.
+
+    SIGHUP, which a closed terminal sends, cut requests.
+    """
     assert services.stdout is not None
-    with socket.create_connection(("127.0.0.1", int(services.stdout.readline()))) as client:
-        head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
-        client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
-        assert client.recv(100).startswith(b"HTTP/1.1 100"), "it waits for the body"
-        services.send_signal(signal.SIGINT)
-        answer = b"".join(iter(lambda: client.recv(1000), b""))
-    assert answer.startswith(b"HTTP/1.1 503")
-    assert b"the service was stopped before the request was answered" in answer
-    assert b"x-request-id: " in answer.lower()
-    assert services.stdout.readline() == "interrupted\n"
-    with Store.open(sqlite_url) as store:
-        assert [entry.status for _, entry in store.access.trail()] == [503]
+    for number, end in enumerate((signal.SIGINT, signal.SIGHUP), 1):
+        with socket.create_connection(("127.0.0.1", int(services.stdout.readline()))) as client:
+            head = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue"
+            client.sendall(f"POST /api/v1/experiments HTTP/1.1\r\n{head}\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 100"), "it waits for the body"
+            services.send_signal(end)
+            answer = b"".join(iter(lambda: client.recv(1000), b""))
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"the service was stopped before the request was answered" in answer
+        assert b"x-request-id: " in answer.lower()
+        assert services.stdout.readline() == "interrupted\n"
+        with Store.open(sqlite_url) as store:
+            assert [entry.status for _, entry in store.access.trail()] == [503] * number
 
     wait_for_an_answer(int(services.stdout.readline()))
     services.send_signal(signal.SIGINT)

@@ -19,6 +19,8 @@ from tuner.errors import SpecError
         ("shape=choice([16, 32], [64])", "choice", [[16, 32], [64]]),
         ("optimizer=choice(adam, sgd)", "choice", ["adam", "sgd"]),
         ("model=choice(resnet-50, a/b)", "choice", ["resnet-50", "a/b"]),
+        ("flag=choice(true, false, null)", "choice", ["true", "false", "null"]),
+        ("flag=choice(True, False, None, 1)", "choice", [True, False, None, 1]),
         ("n=qrandint(2, 8, q=2)", "qrandint", None),
     ],
 )
@@ -34,6 +36,8 @@ def test_constants() -> None:
     assert parameter("epochs=3") == ("epochs", 3)
     assert parameter("data=/data/set one") == ("data", "/data/set one")
     assert parameter("kind=adam") == ("kind", "adam")
+    assert parameter("flag=true") == ("flag", "true"), "as in choice(true, false)"
+    assert parameter("flag=True") == ("flag", True)
     assert parameter("noise=uniform noise") == ("noise", "uniform noise")
 
 

@@ -37,5 +37,7 @@ CHECKPOINT = {"id": "ckp_1", "uri": "memory:", "step": 1, "moon": "full"}
     ],
 )
 def test_an_entry_of_a_newer_version_is_refused_with_advice(module: Any, kind: str, data: dict[str, Any]) -> None:
-    with pytest.raises(NewerLog, match=f"{kind}.*a newer version has written it. Nothing is lost: use that version"):
+    with pytest.raises(
+        NewerLog, match=f"{kind}.*another version has written it. Nothing is lost: use a version that knows it"
+    ):
         module.from_json(kind, data)

@@ -684,6 +684,9 @@ async def test_events_have_the_times_that_they_came_with_unless_the_clock_was_pu
     loop = driven(memory, num_samples=1)
     assert await loop.run(1, None) is ExperimentState.COMPLETED
     assert loop.core.trials[0].running_s == pytest.approx(10)
+    ended = loop.core.trials[0].ended_at
+    assert ended == later + 10, "time is not set back for the trial"
+    assert memory.batches[-1].time == ended, "nor for the experiment, which ended before its trial"
 
 
 async def test_a_checkpoint_that_a_user_pins_before_its_deletion_is_committed_keeps_its_files() -> None:

@@ -429,7 +429,7 @@ async def test_an_experiment_with_a_log_of_a_newer_version_does_not_fail(host: H
         cursor.execute("UPDATE experiment SET lease_until = NULL, driver_owner = NULL, source = 'api'", ())
         cursor.execute("UPDATE event SET kind = 'moon_rose' WHERE kind = 'driver_started'", ())
     await host._take_experiments()
-    with pytest.raises(NewerLog, match="'moon_rose'.* a newer version"):
+    with pytest.raises(NewerLog, match="'moon_rose'.* another version"):
         await ended(host, made)
     assert host.store.experiments.get(made.public_id).state == "running"
     assert made.id in host.driving.busy(), "each attempt reads the log, and logs the same error"
@@ -445,7 +445,7 @@ async def test_an_experiment_with_a_spec_of_a_newer_version_keeps_no_other_from_
         cursor.execute("UPDATE experiment SET spec = json_set(spec, '$.limits.hue', 1) WHERE id = ?", (newer.id,))
     await host._take_experiments()
     with pytest.raises(
-        NewerLog, match=r"does not know \(limits.hue\), since a newer version has written it. Nothing is"
+        NewerLog, match=r"does not know \(limits.hue\), since another version has written it. Nothing is"
     ):
         await ended(host, newer)
     assert list(host.driving.tasks) == [other.id]

@@ -85,7 +85,9 @@ def test_trials_without_a_value_of_the_first_objective_stop_in_the_order_of_thei
     feed = Feed(MOASHAScheduler(reduction_factor=2), context(objectives=TWO))
     for number in range(4):
         feed.start()
-        assert bool(feed.report(number, 1, -math.inf, {"size": float(number)})) == (number > 0)
+        stopped = feed.report(number, 1, -math.inf, {"size": float(number)})
+        assert bool(stopped) == (number > 0)
+    assert "it has no finite value of m, and trials that have one come first" in stopped[0].reason
 
 
 @given(seed=st.integers(0, 10**6), eta=st.sampled_from([2, 3, 4]), digits=st.sampled_from([1, 6]))

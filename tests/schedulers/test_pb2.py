@@ -160,6 +160,7 @@ def test_its_observations_are_those_of_ray_on_the_same_stream(monkeypatch: pytes
 def test_what_it_knows_of_the_intervals_of_its_members() -> None:
     scheduler = PB2(perturbation_interval=2)
     feed, state = fed(scheduler), scheduler.state
+    assert not state.explored, "as in Ray, only the configurations that it has chosen itself are pending"
     for number in range(4):
         assert feed.report(number, 2, 2.0 * number) == []
     assert not state.explored

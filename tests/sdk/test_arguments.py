@@ -60,6 +60,7 @@ def run(
     run_config: Any = None,
     tune_config: Any = None,
     callbacks: Any = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Adapt the arguments as `tuner.run` does."""
     return adapted(run, dict(locals()))
@@ -246,6 +247,20 @@ def test_the_objective_may_be_said_to_a_part_of_ray_tunes(options: dict[str, Any
     assert (said["metric"], said["mode"]) == ("loss", "min")
 
 
+class Derived(TuneBOHB):
+    """A user's own searcher."""
+
+
+def test_the_seed_of_a_tune_bohb_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was ignored, so that all of them proposed the same configurations."""
+    monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
+    for searcher in (Derived(seed=7), ConcurrencyLimiter(TuneBOHB(seed=7), 2)):
+        assert run(train, search_alg=searcher)["seed"] == 7
+        assert run(train, tune_config=ray.tune.TuneConfig(search_alg=searcher))["seed"] == 7
+        assert run(train, search_alg=searcher, seed=3)["seed"] == 3
+    assert run(train, search_alg=TuneBOHB())["seed"] == 0
+
+
 @pytest.mark.parametrize(
     ("searcher", "limit"),
     [
@@ -264,7 +279,7 @@ def test_a_searcher_may_limit_how_many_trials_run_at_once(
 ) -> None:
     if isinstance(searcher, int):
         monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
-        searcher = TuneBOHB(max_concurrent=searcher)
+        searcher = Derived(max_concurrent=searcher)
     assert run(train, search_alg=searcher)["max_concurrent_trials"] == limit
     for theirs in (1, 9):
         config = ray.tune.TuneConfig(search_alg=searcher, max_concurrent_trials=theirs)

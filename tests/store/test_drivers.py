@@ -238,7 +238,7 @@ class TestLog:
         made, epoch, trials = begin(store)
         report = dataclasses.replace(a_report(0, 1), checkpoint=NewerInfo(id="ckp_1", uri="/c/1", step=1))
         store.drivers.commit(made.id, epoch, Batch(log=[(4, report)], trials=trials), T0)
-        with pytest.raises(NewerLog, match="'reported'.* a newer version has written it"):
+        with pytest.raises(NewerLog, match="'reported'.* another version has written it"):
             list(store.drivers.load(made.id))
 
     def test_numbers_that_are_none_come_back(self, store: Store) -> None:

@@ -32,7 +32,8 @@ from tuner.domain.events import (
 from tuner.domain.keys import checkpoint_id, keyed_random, segment_id, trial_id
 from tuner.domain.states import ExperimentState, SegmentState, TrialState
 from tuner.domain.trial import Segment
-from tuner.errors import Conflict, NotFound, Retryable, SpecError, StoreError
+from tuner.errors import Conflict, NewerLog, NotFound, Retryable, SpecError, StoreError
+from tuner.experiment.specs.stored import check_driven
 from tuner.store import CodeRecord, Store, commands
 from tuner.store.experiments import SORTED_BY
 from tuner.trials.training.metrics import LONGEST_NAME
@@ -317,6 +318,26 @@ class TestViews:
         with pytest.raises(NotFound):
             store.trials.get("trl_nothing")
 
+    def test_states_of_another_version_are_read_as_paused(self, store: Store) -> None:
+        """One such trial made the page of its experiment fail, and one such experiment made the list of all fail."""
+        made, _, _ = begin(store, 2)
+        with store._database.write() as cursor:
+            cursor.execute("UPDATE trial SET state = 'resting' WHERE number = 1 AND experiment_id = ?", (made.id,))
+            cursor.execute("""UPDATE experiment SET state = 'resting', counts = '{"resting": 1, "paused": 2}'""", ())
+        trial = store.trials.get(trial_id(made.public_id, 1))
+        assert trial.state is TrialState.PAUSED
+        assert trial.reason.startswith("in a state that this version of tuner does not know (resting): ")
+        assert [one.state for one in store.trials.page(made.id).items] == ["running", "paused"]
+        assert [one.state for one in store.trials.sorted_page(made.id, sort="state")[0].items] == ["paused", "running"]
+        [found] = store.experiments.page().items
+        assert (found.state, found.unknown_state, found.counts) == (ExperimentState.PAUSED, "resting", {"paused": 3})
+        assert store.experiments.progress(made.id).state is ExperimentState.PAUSED
+        tally = store.experiments.tally()
+        assert (tally.experiments, tally.trials) == ({("default", "paused"): 1}, {("default", "paused"): 3})
+        assert store.drivers.claimable(T0 + 1000) == []
+        with pytest.raises(NewerLog, match=r"in a state that this version of tuner does not know \(resting\), since"):
+            check_driven(found)
+
     def test_trials_by_number_in_pages(self, store: Store) -> None:
         made, epoch, trials = begin(store, 5)
         trials[3].state = TrialState.STOPPED
@@ -371,6 +392,15 @@ class TestViews:
             "trial 0: boom",
         )
         assert (found.started_at, found.ended_at, found.reason) == (T0 + 1, T0 + 5, "started")
+
+    def test_an_experiment_ends_no_earlier_than_its_trials_if_the_clock_is_set_back(self, store: Store) -> None:
+        made, epoch, [trial] = begin(store)
+        trial.state, trial.ended_at = TrialState.COMPLETED, T0 + 9
+        log: list[Entry] = [(4, replace(a_report(0, 1), time=T0 - 3600.0))]
+        batch = Batch(log=log, trials=[trial], state=ExperimentState.COMPLETED, time=T0 + 9)
+        store.drivers.commit(made.id, epoch, batch, T0 - 3600.0)
+        found = store.experiments.get(made.public_id)
+        assert found.ended_at == store.trials.page(made.id).items[0].ended_at == T0 + 9
 
     def test_decisions_newest_first_and_done_when_carried_out(self, store: Store) -> None:
         made, epoch, trials = begin(store, 2)

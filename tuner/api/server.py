@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -70,6 +73,23 @@ class Server(uvicorn.Server):
         self._context = app.state.context
         # connection -> its last request, and since when it has been waiting
         self._waiting: dict[Any, tuple[Any, float]] = {}
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let SIGHUP end the service as SIGTERM does, unless this process ignores it, as under `nohup`. uvicorn leaves it out."""
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        ):
+            with super().capture_signals():
+                yield
+            return
+        with super().capture_signals():
+            before = signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(None if sockets is None else [_as_tcp(listening) for listening in sockets])

@@ -50,7 +50,7 @@ from tuner.client.protocol import (
 )
 from tuner.client.records import Log, found_of
 from tuner.domain.keys import may_be_experiment_id, trial_id
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, read_state
 from tuner.errors import REFUSED, Conflict, NotFound, ServiceError, TunerError
 from tuner.experiment.files import unpack
 from tuner.names import did_you_mean
@@ -1022,7 +1022,7 @@ class AsyncExperimentHandle:
         async with aclosing(self.client._events(f"{await self._path()}/events", after)) as stream:
             async for event in stream:
                 yield event.data
-                if event.name == "experiment" and ExperimentState(event.data["state"]).ended:
+                if event.name == "experiment" and read_state(ExperimentState, event.data["state"]).ended:
                     return
 
     async def result(self, space: Space | None = None, *, log: bool = True) -> Result:

@@ -26,6 +26,8 @@ class Batch:
     log: Sequence[Entry]
     trials: Sequence[Trial] = ()  # trials that the log changes; their rows, segments and checkpoints are updated
     state: ExperimentState | None = None  # None: unchanged
+    # the time of the state, which is never set back, as the times of events are with the clock; None: that of the newest event
+    time: float | None = None
     # {"best": {...} | None, "counts": {...}, "reason": str, "error": str}
     summary: Mapping[str, Any] = field(default_factory=dict)
     carried_out: Sequence[int] = ()  # event_seq of the decisions that have taken effect

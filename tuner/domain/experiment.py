@@ -7,7 +7,8 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Mode = Literal["min", "max"]
 # Which value of a trial counts wherever trials are ranked and shown: its best, or its last.
@@ -331,7 +332,7 @@ class Spec:
     def read(cls, data: Mapping[str, Any]) -> tuple[Spec, list[str]]:
         """Return the spec with this JSON form, and the names of the options that this version does not know, which it lacks.
 
-        A newer version that uses the same database may have written the JSON.
+        Another version that uses the same database may have written the JSON.
         """
         found, unknown = known(data)
         missing = {name: value for name, value in _NAMELESS.items() if not found.get(name)}
@@ -350,14 +351,14 @@ class Spec:
 
 
 _NAMELESS: Mapping[str, Any] = {"name": "?", "space": {}, "objectives": [{"metric": "?", "mode": "min"}]}
-"""Replacements for what every spec has, if a newer version has written it in another form."""
+"""Replacements for what every spec has, if another version has written it in another form."""
 
 
 def known(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the options of a spec, or of changes to one, that this version knows, and the names of the others.
 
     data: the JSON form of the spec, or of the changes. An option also counts as unknown if it has a value that this version does
-        not know, such as another executor.
+        not know, such as another executor, or a value of another type.
     """
     found, unknown = _known(Spec, data)
     for name, kind in (*SECTIONS.items(), ("objectives", Objective)):
@@ -378,15 +379,26 @@ def known(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 def _known(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     hints = _hints(kind)
-    found = {name: value for name, value in data.items() if name in hints and _may_be(value, hints[name])}
+    found = {name: value for name, value in data.items() if name in hints and _fits(value, hints[name])}
     return found, [name for name in data if name not in found]
 
 
-def _may_be(value: Any, hint: Any) -> bool:
-    """Return whether a value fits a type, if that is a mapping or a closed list of values."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    return isinstance(value, Mapping) or get_origin(hint) is not Mapping
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a JSON value fits a type. The parts of the spec, which are dataclasses, are left to `known`."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return value in inner
+    if kind in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(_fits(each, inner[1]) for each in value.values())
+    if kind in (tuple, Sequence):
+        return dataclasses.is_dataclass(inner[0]) or (
+            isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+        )
+    if kind in (int, float):  # JSON may have lost the difference between the two
+        return isinstance(value, int | float)
+    return kind is Any or dataclasses.is_dataclass(kind) or isinstance(value, kind)
 
 
 @functools.cache

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar, cast
 
 from tuner.errors import IllegalTransition
 
@@ -60,6 +62,7 @@ class SegmentState(StrEnum):
 
 
 _E, _T, _G = ExperimentState, TrialState, SegmentState
+State = TypeVar("State", ExperimentState, TrialState)
 _ENDED = frozenset({_E.CANCELLED, _E.COMPLETED, _E.FAILED})
 OPEN_SEGMENTS = frozenset({_G.LAUNCHING, _G.RUNNING, _G.LEAVING})
 
@@ -97,6 +100,26 @@ SEGMENT_CHANGES: Mapping[SegmentState, frozenset[SegmentState]] = {
     _G.LOST: frozenset(),
     _G.DROPPED: frozenset(),
 }
+
+
+_STAND_INS: Mapping[type[StrEnum], StrEnum] = {_E: _E.PAUSED, _T: _T.PAUSED}
+"""The states in which this version shows what is in a state that only another version knows. None of them needs a driver, and
+retention deletes none of them."""
+
+
+def read_state(kind: type[State], stored: str) -> State:
+    """Return the state with this value, or one that stands in for it if only another version knows it."""
+    return kind(stored) if is_state(kind, stored) else cast("State", _STAND_INS[kind])
+
+
+def is_state(kind: type[StrEnum], stored: str) -> bool:
+    """Return whether this version knows a stored state."""
+    return stored in _values(kind)
+
+
+@functools.cache
+def _values(kind: type[StrEnum]) -> frozenset[str]:
+    return frozenset(kind)
 
 
 def change_experiment(old: ExperimentState, new: ExperimentState) -> ExperimentState:

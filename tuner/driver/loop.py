@@ -409,6 +409,7 @@ class ExperimentLoop:
             log=out.log,
             trials=[core.trials[n] for n in out.touched],
             state=core.state,
+            time=core.experiment.now,
             summary=core.summary(),
             carried_out=carried_out,
             superseded=superseded,

@@ -33,8 +33,9 @@ class MOASHAScheduler(SuccessiveHalving):
 
     At a rung with n entries, including its own, a trial continues if it is among the top max(1, floor(n/eta)). Entries
     are ordered by non-dominated front. Within a front, each entry is as far as possible from all earlier entries. A trial
-    with the same values as one of the top trials continues too. A missing objective counts as the worst value. Trials that
-    violate the constraints of the search come after all others, by the size of the violation.
+    with the same values as one of the top trials continues too. A missing objective counts as the worst value. Trials
+    without a finite value of the first objective come after those that have one. Trials that violate the constraints of
+    the search come after those that do not, by the size of the violation.
 
     The options are those of `SuccessiveHalving`.
     """
@@ -72,6 +73,8 @@ class MOASHAScheduler(SuccessiveHalving):
         better = sum(pareto.dominates(other, mine) for other in entries)
         names = " and ".join(o.metric for o in objectives)
         ranked = rank_in_words(rank, len(entries), count)
+        if math.isinf(mine[0]):
+            return f"it has no finite value of {objectives[0].metric}, and trials that have one come first; {ranked}"
         if violates(mine[0]):
             return f"it violates the constraints, and trials that satisfy them come first; {ranked}"
         if better:

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -52,7 +52,10 @@ def adapted(run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]
             brought |= read(given[name])
     brought = _objective(given, brought) | brought
     configs = [given["run_config"]] if given.get("run_config") is not None else []
-    limit = _concurrent_of(_part("search_alg", given, brought))
+    searcher = _part("search_alg", given, brought)
+    limit, seed = _concurrent_of(searcher), _seed_of(searcher)
+    if seed is not None and "seed" in given:
+        brought["seed"] = seed
     if not isinstance(trainable, str):
         trainable, resources = _unwrapped(trainable, given)
         brought = resources | brought
@@ -354,16 +357,33 @@ def _concurrent_of(searcher: Any) -> int | None:
     Only a ConcurrencyLimiter, a BasicVariantGenerator and a TuneBOHB set one.
     """
     limits = []
-    while searcher is not None:
-        if type(searcher).__module__ in _LIMITING:
-            limits.append(searcher.max_concurrent)
-            _say_what_is_left_out(searcher, {"batch": "a trial starts as soon as another one has ended"})
-        elif type(searcher).__module__ == "ray.tune.search.bohb.bohb_search":
-            limits.append(searcher._max_concurrent)
-        searcher = getattr(searcher, "searcher", None)
+    for each in _with_inner(searcher):
+        if _is_from(each, *_LIMITING):
+            limits.append(each.max_concurrent)
+            _say_what_is_left_out(each, {"batch": "a trial starts as soon as another one has ended"})
+        elif _is_from(each, _BOHB):
+            limits.append(each._max_concurrent)
     return min((limit for limit in limits if limit and limit > 0), default=None)
 
 
+def _seed_of(searcher: Any) -> int | None:
+    """Return the seed of a TuneBOHB, or None. Our searcher, to which it is converted, uses the seed of the experiment."""
+    return next((each._seed for each in _with_inner(searcher) if _is_from(each, _BOHB)), None)
+
+
+def _with_inner(searcher: Any) -> Iterator[Any]:
+    """Yield a searcher, and those that it wraps."""
+    while searcher is not None:
+        yield searcher
+        searcher = getattr(searcher, "searcher", None)
+
+
+def _is_from(thing: Any, *modules: str) -> bool:
+    """Return whether a class of these modules, or one that is derived from it, has made this object."""
+    return any(cls.__module__ in modules for cls in type(thing).__mro__)
+
+
+_BOHB = "ray.tune.search.bohb.bohb_search"
 _LIMITING = ("ray.tune.search.concurrency_limiter", "ray.tune.search.basic_variant")
 _TIMEOUT_S = 1800
 """The timeout of a trial's process group, which is also the default of Ray's `TorchConfig`."""

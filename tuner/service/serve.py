@@ -7,10 +7,12 @@ import importlib
 import signal
 import threading
 import time
+from types import FrameType
 
 from tuner import __version__
 from tuner.errors import SpecError
 from tuner.names import RAY_CLIENT, no_ray_client
+from tuner.sdk.live.terminal import leave_lost_terminal
 from tuner.service.early import Early
 from tuner.service.supervisor import Supervisor
 from tuner.service.tokens import about_tokens, check_tokens, with_auth
@@ -29,7 +31,7 @@ LOAD_AFTER_S = 10.0
 
 
 def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT, SIGTERM or SIGHUP. SIGHUP stays ignored if this process ignores it, as under `nohup`.
 
     Args:
         settings: the settings of this installation.
@@ -43,14 +45,23 @@ def serve(settings: Settings, early: Early, adopt: bool = False) -> None:
     if (settings.ray_address or "").startswith(RAY_CLIENT):
         raise SpecError(no_ray_client(), "/ray_address")
     working_folder()  # Ray cannot be started in a folder that has been deleted
-    # uvicorn handles both signals while it serves, and raises them again after it has shut down
+    # the server handles these signals while it serves, and raises them again after it has shut down
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _hang_up)
     try:
         with Supervisor.loading(settings, adopt) as supervisor:  # so Ray and the API are loaded at the same time
             _serve(settings, early, supervisor)
     except KeyboardInterrupt:
         if not settings.ray_address:
             print(AFTERWARDS, flush=True)
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    """End the service, which has lost its terminal. Shells and the kernel may send several SIGHUPs; the others change nothing."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    leave_lost_terminal()
+    signal.default_int_handler(number, frame)
 
 
 def _serve(settings: Settings, early: Early, supervisor: Supervisor) -> None:

@@ -27,6 +27,7 @@ from tuner.names import did_you_mean
 from tuner.store.expected import Expected
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.paging import Place, decoded, encoded
+from tuner.store.sql.stored import readable, stored_objectives
 from tuner.store.sql.tables import JsonText, dumps, trial
 
 MAX_TRIALS = 500_000  # the maximum number of trials kept in memory, over all experiments
@@ -199,8 +200,7 @@ class Columns:
             self._forget()
             self._public_id = public_id
         if FRONT in needed and not self._objectives:
-            [(spec,)] = cursor.rows("SELECT spec FROM experiment WHERE id = ?", (self._experiment,)) or [("{}",)]
-            self._objectives = [(one["metric"], one["mode"]) for one in json.loads(spec).get("objectives", ())]
+            self._objectives = stored_objectives(cursor, self._experiment)
         if last != self._seq:
             self._columns.clear()
             self._orders.clear()
@@ -211,7 +211,7 @@ class Columns:
             else:
                 self._read(cursor, list(self._values), changed)
             [(best,)] = cursor.rows("SELECT best FROM experiment WHERE id = ?", (self._experiment,)) or [(None,)]
-            self.expected = Expected.of(None if best is None else json.loads(best))
+            self.expected = Expected.of(readable(best, dict))
             self._seq = last
         stored = dict.fromkeys(each for name in ("number", *needed) for each in _read_for(name))
         if missing := [name for name in stored if name not in self._values]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from sqlalchemy import ColumnElement, and_, exists, or_, select
 
 from tuner.domain.batch import Batch, Entry
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, read_state
 from tuner.domain.thinned import why_thinned
 from tuner.errors import Conflict, LostLease, NotFound
 from tuner.store.commands import DELETION
@@ -92,7 +92,7 @@ class Drivers:
         if not rows:
             raise NotFound(f"no experiment with the internal id {experiment_id}")
         public, state, holder = rows[0]
-        if ExperimentState(state).ended:
+        if read_state(ExperimentState, state).ended:
             raise Conflict(f"{public} is {state}")
         raise Conflict(f"{public} is driven by {holder}, whose lease has not expired")
 

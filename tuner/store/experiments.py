@@ -8,14 +8,14 @@ import json
 import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import CTE, JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec, known
-from tuner.domain.states import ExperimentState, TrialState
+from tuner.domain.states import ExperimentState, TrialState, is_state, read_state
 from tuner.errors import Conflict, NotFound, SpecError, Stale
 from tuner.names import did_you_mean, in_project
 from tuner.store import removal
@@ -25,11 +25,12 @@ from tuner.store.records import CodeRecord, ExperimentRecord, Page, Progress
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, Share, at
 from tuner.store.sql.paging import Place, behind, decoded, encoded, number, page
+from tuner.store.sql.stored import readable
 from tuner.store.sql.tables import JsonText, dumps, experiment
 from tuner.store.writing.rows import clean
 
 COLUMNS = [
-    type_coerce(column, Text).label("spec") if column.name == "spec" else column  # `record` parses it
+    type_coerce(column, Text).label(column.name) if isinstance(column.type, JsonText) else column  # `record` parses it
     for column in experiment.c
     if column.name not in ("name", "spec_version", "seed", "idempotency_key", "tags", "thinned_upto")
 ]
@@ -54,10 +55,6 @@ SELECT {", ".join(f"e.{column.name}" for column in COLUMNS)}
 FROM (SELECT id FROM experiment WHERE project = ? AND archived_at IS NULL ORDER BY id DESC LIMIT ?) newest
 JOIN experiment e ON e.id = newest.id
 WHERE e.thinned_at IS NULL AND e.best IS NOT NULL ORDER BY e.id DESC"""
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    **{column.name: json.loads for column in COLUMNS if isinstance(column.type, JsonText)},
-    "state": ExperimentState,
-}
 
 _NOT_YET = f"""
 UPDATE experiment SET state = '{ExperimentState.FAILED}', reason = ?, error = ?, started_at = created_at WHERE public_id = ?"""
@@ -299,7 +296,7 @@ class Experiments:
     def _sorted(self, query: Select[Any], sort: str, size: int, token: str | None) -> Page[ExperimentRecord]:
         name, descending = sort.removeprefix("-"), sort.startswith("-")
         if name == "method":  # the only column whose expression names its parts several times
-            kinds = self._materialized(query, **self._kinds())
+            kinds = self._kinds(query)
             query = query.join(kinds, kinds.c.id == experiment.c.id)
             key = _method(kinds)
         else:
@@ -327,15 +324,20 @@ class Experiments:
         labelled = [column.label(name) for name, column in columns.items()]
         return query.with_only_columns(experiment.c.id, *labelled).cte().prefix_with("MATERIALIZED")
 
-    def _kinds(self) -> dict[str, ColumnElement[Any]]:
-        """Return the types of the searcher and the scheduler in the spec, and of those that were chosen for it."""
-        spec = self._json(experiment.c.spec)
-        return {
-            "search": spec["search", "type"].as_string(),
-            "scheduler": spec["scheduler", "type"].as_string(),
-            "resolved_search": spec["resolved", "search", "type"].as_string(),
-            "resolved_scheduler": spec["resolved", "scheduler", "type"].as_string(),
+    def _kinds(self, query: Select[Any]) -> CTE:
+        """Return the types of the searcher and the scheduler in each spec, and of those that were chosen for it."""
+        # Each spec is rewritten and checked only once, as it may be long.
+        written = self._materialized(query, text=self._accepted(experiment.c.spec))
+        checked = select(written.c.id, self._valid(written.c.text).label("text")).cte().prefix_with("MATERIALIZED")
+        spec = self._parsed(checked.c.text)
+        parts = {
+            "search": spec["search", "type"],
+            "scheduler": spec["scheduler", "type"],
+            "resolved_search": spec["resolved", "search", "type"],
+            "resolved_scheduler": spec["resolved", "scheduler", "type"],
         }
+        labelled = [part.as_string().label(name) for name, part in parts.items()]
+        return select(checked.c.id, *labelled).cte().prefix_with("MATERIALIZED")
 
     def _sort_key(self, name: str) -> ColumnElement[Any]:
         """Return the SQL expression by which to sort, given the name of a column in the list."""
@@ -361,13 +363,22 @@ class Experiments:
                 raise SpecError(f"unknown column {name!r}{did_you_mean(name, SORTED_BY) or expected}", "/sort")
 
     def _json(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Cast a column of JSON text to JSON. SQLite has no JSON type, and reads the text directly.
+        """Cast a column of JSON text to JSON; see `_accepted`, `_valid` and `_parsed`."""
+        return self._parsed(self._valid(self._accepted(column)))
 
-        First replace what Python writes, and the databases refuse: one row with such a parameter would break the whole list.
-        """
+    def _accepted(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Replace what Python writes, and the databases refuse: one row with such a parameter would break the whole list."""
         text: ColumnElement[Any] = type_coerce(column, Text)
         for written, accepted in _ACCEPTED:
             text = func.replace(text, written, accepted)
+        return text
+
+    def _valid(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Replace text that is not JSON with NULL. PostgreSQL has a function for this only since version 16."""
+        return case((func.json_valid(text) == 1, text)) if self._database.backend == "sqlite" else text
+
+    def _parsed(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Cast text to JSON. SQLite has no JSON type, and reads the text directly."""
         return type_coerce(text, JSON) if self._database.backend == "sqlite" else cast(text, JSON)
 
     def with_a_best(self, project: str, looked_at: int) -> Iterator[ExperimentRecord]:
@@ -387,12 +398,15 @@ class Experiments:
         """Count the experiments and the trials in each state, and sum up the GPU seconds of each project."""
         found = Tally()
         with self._database.read() as connection:
-            columns = experiment.c["project", "state", "counts", "gpu_hours", "gpu_hours_saved"]
-            for project, state, counts, used, saved in connection.execute(select(*columns).where(self._visible())):
+            c = experiment.c
+            columns = (c.project, c.state, type_coerce(c.counts, Text), c.gpu_hours, c.gpu_hours_saved)
+            for project, state, text, used, saved in connection.execute(select(*columns).where(self._visible())):
+                counts = _counts(readable(text, dict))
+                state = read_state(ExperimentState, state)
                 found.experiments[project, str(state)] += 1
                 found.gpu_seconds[project] += 3600 * used
                 found.gpu_seconds_saved[project] += 3600 * saved
-                for of_trial, count in (counts or {}).items():
+                for of_trial, count in counts.items():
                     found.trials[project, str(of_trial)] += count
         return found
 
@@ -537,11 +551,17 @@ class Experiments:
         """Return the progress of several experiments, with one query. Experiments that do not exist are left out."""
         if not experiment_ids:
             return {}
-        query = select(*experiment.c["id", *(one.name for one in dataclasses.fields(Progress))])
+        names = ("id", *(one.name for one in dataclasses.fields(Progress)))
+        query = select(*(column for column in COLUMNS if column.name in names))
         query = query.where(experiment.c.id.in_(experiment_ids))
         with self._database.read() as connection:
             rows = [dict(row) for row in connection.execute(query).mappings()]
-        return {row.pop("id"): Progress(**row) for row in rows}
+        return {row.pop("id"): _progress(row) for row in rows}
+
+
+def _progress(row: dict[str, Any]) -> Progress:
+    row["state"] = read_state(ExperimentState, row["state"])
+    return Progress(**row)
 
 
 def _method(kinds: CTE) -> ColumnElement[Any]:
@@ -558,37 +578,62 @@ def _stale(present: int, given: int) -> Stale:
 
 def record(row: Any) -> ExperimentRecord:
     """Return the record of an experiment from a row with the columns `COLUMNS`."""
-    parts = dict(row)
-    first, unknown = _spec(parts["spec"])
+    parts, damaged = dict(row), list[str]()
+    try:
+        first, unknown = _spec(parts["spec"])
+    except (ValueError, RecursionError):
+        first, unknown = Spec.read({})
+        first = dataclasses.replace(first, project=parts["project"])
+        damaged.append("spec")
+    for name, kind in (("changes", dict), ("best", dict), ("counts", dict), ("pauses", list)):
+        parts[name] = _decoded(parts[name], kind, name, damaged)
     parts["changes"], more = known(parts["changes"] or {})
-    parts["unknown"] = (*dict.fromkeys([*unknown, *more]),)
+    parts["unknown"], parts["damaged"] = (*dict.fromkeys([*unknown, *more]),), (*damaged,)
     parts["first_spec"], parts["spec"] = first, first.amended(parts["changes"]) if parts["changes"] else first
-    parts["counts"] = parts["counts"] or {}
+    stored = str(parts["state"])
+    parts["state"] = read_state(ExperimentState, stored)
+    parts["unknown_state"] = None if is_state(ExperimentState, stored) else stored
+    parts["counts"] = _counts(parts["counts"])
     best = parts["best"] or {}
     parts["no_best"] = best.get("why")
     parts["best"] = best if "trial_number" in best else None
     return ExperimentRecord(**parts)
 
 
+def _decoded(text: str | None, kind: type, name: str, damaged: list[str]) -> Any:
+    """Return the JSON value of a column. If there is none of this type, return None and add the column's name to `damaged`."""
+    value = readable(text, kind)
+    if value is None and text not in (None, "null"):
+        damaged.append(name)
+    return value
+
+
+def _counts(stored: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the numbers of trials by state. States that only another version knows count as the one that stands in for them."""
+    counts = stored or {}
+    if all(is_state(TrialState, state) for state in counts):
+        return dict(counts)
+    found = Counter[str]()
+    for state, count in counts.items():
+        found[str(read_state(TrialState, state))] += count
+    return dict(found)
+
+
 @functools.lru_cache(maxsize=1000)
 def _spec(text: str) -> tuple[Spec, list[str]]:
-    """Return `Spec.read` of this JSON form.
+    """Return `Spec.read` of this JSON form. Raise ValueError if it is not the JSON of an object.
 
     Clients read the same experiments again and again. Parsing the spec takes a third of the time that an experiment in a
     list costs.
     """
-    return Spec.read(json.loads(text))
+    if not isinstance(found := json.loads(text), dict):
+        raise ValueError("a spec is an object")
+    return Spec.read(found)
 
 
 def _record_of(values: Sequence[Any]) -> ExperimentRecord:
     """Return the record of an experiment from the values of the columns `COLUMNS`, as the database's driver returns them."""
-    row = dict(zip((column.name for column in COLUMNS), values, strict=True))
-    return record(
-        {
-            name: _DECODERS[name](value) if name in _DECODERS and value is not None else value
-            for name, value in row.items()
-        }
-    )
+    return record(dict(zip((column.name for column in COLUMNS), values, strict=True)))
 
 
 def one(connection: Connection, condition: ColumnElement[bool], shown: str) -> ExperimentRecord:

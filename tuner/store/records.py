@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from tuner.domain.experiment import Spec
 from tuner.domain.states import ExperimentState, TrialState
 from tuner.domain.trial import Cause
+from tuner.errors import damaged_columns, unknown_options, unknown_state
 from tuner.store.running import RunningClock
 
 T = TypeVar("T")
@@ -105,6 +106,8 @@ class ExperimentRecord:
     started_at: Annotated[float | None, About("when the experiment started; null until then")]
     ended_at: Annotated[float | None, About("when the experiment reached its final state")]
     unknown: Sequence[str] = ()  # the options of the spec that this version does not know; `spec` lacks them
+    unknown_state: str | None = None  # the stored state if this version does not know it; `state` stands in for it
+    damaged: Sequence[str] = ()  # the columns that have no JSON, or not what belongs there
     first_spec: Spec  # the spec at creation; `spec` includes the later changes by users
     changes: Mapping[str, Any]  # the difference between the two specs, see `Spec.amended`
     revision: Annotated[int, About("the number of changes by PATCH; the experiment's ETag begins with this number")]
@@ -120,6 +123,23 @@ class ExperimentRecord:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def why_incomplete(self) -> str | None:
+        """Say what `spec` lacks of the stored spec, in words. None if it lacks nothing."""
+        if damaged := [name for name in self.damaged if name in ("spec", "changes")]:
+            return damaged_columns(damaged)
+        return unknown_options(self.unknown) if self.unknown else None
+
+    @property
+    def why_undrivable(self) -> str | None:
+        """Say why no driver of this version may drive the experiment. None if one may."""
+        return self.why_incomplete or (None if self.unknown_state is None else unknown_state(self.unknown_state))
+
+    @property
+    def unreadable(self) -> str | None:
+        """Say what this version cannot read in the experiment's row. None if it can read everything."""
+        return self.why_undrivable or (damaged_columns(self.damaged) if self.damaged else None)
 
     @property
     def clock(self) -> RunningClock:

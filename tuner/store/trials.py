@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, case, func, select, text
 
 from tuner.domain.events import Drawn
 from tuner.domain.experiment import Objective
-from tuner.domain.states import TrialState
+from tuner.domain.states import TrialState, is_state, read_state
 from tuner.errors import NotFound
 from tuner.names import in_project
 from tuner.store import columns
@@ -230,7 +230,9 @@ class Trials:
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
                 for of, repeat_of, state, newest, revision, reached, value in connection.execute(part):
                     params, known = (newest, revision) if reached is None else (reached, None)
-                    found.append(TrialOutcome(of, repeat_of, TrialState(state), params, known, float(value)))
+                    found.append(
+                        TrialOutcome(of, repeat_of, read_state(TrialState, state), params, known, float(value))
+                    )
         return found
 
     def last_values(self, experiment_id: int, trials: Sequence[int], metric: str) -> list[TrialOutcome]:
@@ -242,7 +244,9 @@ class Trials:
                 part = query.where(trial.c.number.in_(trials[at : at + 1000])).order_by(trial.c.number)
                 for of, repeat_of, state, params, revision, last in connection.execute(part):
                     if isinstance(value := last.get(metric), int | float):
-                        found.append(TrialOutcome(of, repeat_of, TrialState(state), params, revision, float(value)))
+                        found.append(
+                            TrialOutcome(of, repeat_of, read_state(TrialState, state), params, revision, float(value))
+                        )
         return found
 
     def draws(self, experiment_id: int, most: int = 20_000) -> list[Mapping[str, Any]]:
@@ -432,6 +436,9 @@ def segments_of(connection: Connection, experiment_id: int, numbers: Sequence[in
 def _trial(row: Any, segments: tuple[SegmentRecord, ...] = ()) -> TrialRecord:
     parts = dict(row)
     parts["best_params"] = parts["best_params"] if parts["best_params"] is not None else parts["params"]
+    if not is_state(TrialState, stored := parts["state"]):
+        parts["state"] = read_state(TrialState, stored)
+        parts["reason"] = f"in a state that this version of tuner does not know ({stored}): {parts['reason']}"
     return TrialRecord(**parts, segments=segments)
 
 

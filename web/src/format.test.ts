@@ -259,6 +259,23 @@ describe("the times of a list", () => {
     expect(words.map((each) => each[3] !== null)).toEqual([true, true, true, false]);
   });
 
+  it("have their offset from UTC where the hour occurs twice, as they would look reversed", () => {
+    const before = process.env["TZ"];
+    const shown = (zone: string, times: string[]) => {
+      process.env["TZ"] = zone;
+      return times.map(clock);
+    };
+    const around = ["2026-10-24T23:59:59Z", "2026-10-25T00:30:00Z", "2026-10-25T01:10:00Z", "2026-10-25T02:00:00Z"];
+    const berlin = shown("Europe/Berlin", around);
+    const newfoundland = shown("America/St_Johns", ["2026-11-01T04:00:00Z"]);
+    const island = shown("Australia/Lord_Howe", ["2026-04-04T14:45:00Z", "2026-04-04T15:15:00Z"]);
+    if (before === undefined) delete process.env["TZ"];
+    else process.env["TZ"] = before;
+    expect(berlin).toEqual(["01:59:59", "02:30:00 UTC+2", "02:10:00 UTC+1", "03:00:00"]);
+    expect(newfoundland).toEqual(["01:30:00 UTC−2:30"]);
+    expect(island).toEqual(["01:45:00 UTC+11", "01:45:00 UTC+10:30"]);
+  });
+
   it("begin at 0 o'clock", () => expect(clock(new Date(2026, 2, 1, 0, 5).toISOString())).toBe("00:05:00"));
 
   it("have a date where the day changes, and at the start if it is not today's", () => {

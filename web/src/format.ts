@@ -265,14 +265,39 @@ export function ranWords(times: Times, now: number): string {
 /**
  * Return a function that formats times. The browser needs much longer to make a format than to use it, so it is kept. It is one of UTC
  * that gets local times, since the time zone of the browser can change while the page is open.
+ *
+ * A time of day in an hour that occurs twice, at the end of summer time, gets its offset from UTC. Otherwise later times would look earlier.
  */
 function formatting(options: Intl.DateTimeFormatOptions): (date: Date) => string {
   let format: Intl.DateTimeFormat | undefined;
   return (date) => {
     if (Number.isNaN(date.getTime())) return String(date);
     format ??= new Intl.DateTimeFormat(undefined, { ...options, timeZone: "UTC" });
-    return format.format(date.getTime() - 60_000 * date.getTimezoneOffset());
+    const shown = format.format(local(date.getTime()));
+    return isRepeated(date.getTime()) && hasTime(options) ? `${shown} ${offset(date)}` : shown;
   };
+}
+
+const HOUR = 3_600_000;
+
+function local(time: number): number {
+  return time - 60_000 * new Date(time).getTimezoneOffset();
+}
+
+/** Return whether a clock on the wall shows this time a second time an hour (or, in a few zones, half an hour) earlier or later. */
+function isRepeated(time: number): boolean {
+  return [HOUR, -HOUR, HOUR / 2, -HOUR / 2].some((step) => local(time + step) === local(time));
+}
+
+function hasTime(options: Intl.DateTimeFormatOptions): boolean {
+  return options.timeStyle !== undefined || options.hour !== undefined;
+}
+
+/** "UTC+2", "UTC−3:30" */
+function offset(date: Date): string {
+  const minutes = -date.getTimezoneOffset();
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}`;
 }
 
 const MOMENT = formatting({ dateStyle: "medium", timeStyle: "medium" });

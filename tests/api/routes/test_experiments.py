@@ -269,7 +269,7 @@ OTHER_SPECS: dict[str, tuple[dict[str, Any], str]] = {
         {"space": {"lr": {"type": "moon", "rose": 1}}},
         "not accept.* space.lr.type: unknown type 'moon'",
     ),
-    "new field": ({"moon": "rose"}, r"not know \(moon\), since a newer version"),
+    "new field": ({"moon": "rose"}, r"not know \(moon\), since another version"),
     "new option": (
         {"limits": {"moon": 1}, "objectives": [{"metric": "x", "mode": "max", "rose": 1}]},
         "limits.moon, objectives.rose",
@@ -280,42 +280,80 @@ OTHER_SPECS: dict[str, tuple[dict[str, Any], str]] = {
         {"scaling": 5, "scheduler": "moon", "space": [1], "objectives": None},
         "space, scheduler, scaling, objectives",
     ),
-    "wrong number": ({"max_t": "long"}, "cannot read .*: max_t: expected an integer, got "),
-    "no number": ({"num_samples": {}}, "cannot read .*: TypeError: "),
+    "wrong number": ({"max_t": "long"}, r"not know \(max_t\)"),
+    "no number": ({"num_samples": {}}, r"not know \(num_samples\)"),
+    "wrong number inside": ({"limits": {"max_failures": "many"}}, r"not know \(limits.max_failures\)"),
+    "wrong number in a list": ({"points_to_evaluate": [1], "tags": {"a": 1}}, r"not know \(points_to_evaluate, tags\)"),
 }
 """Specs that another version has written: what differs from one of this version, and what is said about it."""
+PARTS = ("trials", "trials?sort=front", "trials/sample", "segments", "checkpoints", "decisions", "log", "best", "pareto",
+         "curves?metric=x", "best-so-far", "importance", "timeline", "forecast", "spec", "hypervolume?reference=0")  # fmt: skip
+"""The routes that the page reads of an experiment."""
+OTHER_ROWS = {
+    "changed": r"\((moon, limits.rose)\)",
+    **{
+        f"damaged {column}": f"damaged: {column} cannot be read"
+        for column in ("spec", "changes", "counts", "best", "pauses")
+    },
+    "new state": r"state that this version of tuner does not know \(resting\)",
+}
+"""Rows with other columns that another version has written, or whose text is not JSON: what is said about each."""
 
 
 async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
     client: httpx.AsyncClient, sqlite_store: Store, spec: dict[str, Any]
 ) -> None:
     """One experiment that an earlier version had accepted made the whole list, and each creation, fail with 422."""
-    made = {name: sqlite_store.experiments.create(digits(name)).public_id for name in ("fine", *OTHER_SPECS, "changed")}
+    made = {
+        name: sqlite_store.experiments.create(digits(name)).public_id for name in ("fine", *OTHER_SPECS, *OTHER_ROWS)
+    }
     best = '{"trial_number": 0, "value": 0.9, "iteration": 1, "params": {"lr": 0.01}}'
     with sqlite_store._database.write() as cursor:
         cursor.execute("UPDATE experiment SET best = ?, counts = ?", (best, '{"completed": 30}'))
         cursor.execute(
             "UPDATE experiment SET changes = ? WHERE name = 'changed'", ('{"limits": {"rose": 1}, "moon": 2}',)
         )
+        for column in ("spec", "changes", "counts", "best", "pauses"):
+            broken = "5" if column == "pauses" else '{"name": '
+            cursor.execute(f"UPDATE experiment SET {column} = ? WHERE name = ?", (broken, f"damaged {column}"))
+        cursor.execute(
+            "UPDATE experiment SET state = 'resting', counts = ? WHERE name = 'new state'", ('{"moon": 30}',)
+        )
         for name, (differs, _) in OTHER_SPECS.items():
             [(text,)] = cursor.rows("SELECT spec FROM experiment WHERE name = ?", (name,))
             cursor.execute(
                 "UPDATE experiment SET spec = ? WHERE name = ?", (json.dumps({**json.loads(text), **differs}), name)
             )
-    for order in ("", "?sort=method", "?sort=best"):
+    called = {public_id: name for name, public_id in made.items()}
+    for order in ("", "?sort=method", "?sort=best", "?sort=trials", "?sort=name"):
         response = await client.get(f"{API}{order}")
         assert response.status_code == 200, response.text
-        listed = {one["name"]: one for one in response.json()["items"]}
+        listed = {called[one["id"]]: one for one in response.json()["items"]}
         assert listed.keys() == made.keys()
     assert listed["fine"]["unreadable"] is None
     for name, why in {
         **{name: why for name, (_, why) in OTHER_SPECS.items()},
-        "changed": r"\((moon, limits.rose)\)",
+        **OTHER_ROWS,
     }.items():
         shown = (await client.get(f"{API}/{made[name]}")).json()
         assert shown == listed[name]
-        assert (shown["state"], shown["counts"]["completed"]) == ("pending", 30)
+        state, trials = ("paused", "paused") if name == "new state" else ("pending", "completed")
+        assert (shown["state"], shown["counts"][trials]) == (state, 0 if name == "damaged counts" else 30)
+        for part in PARTS:
+            answer = await client.get(f"{API}/{made[name]}/{part}")
+            assert answer.status_code < 500, (name, part, answer.text)
         assert re.search(why, shown["unreadable"]), shown["unreadable"]
+    verbs = {"new state": "resume", **dict.fromkeys(("new value", "wrong number", "damaged spec"), "continue")}
+    for name, verb in verbs.items():
+        with sqlite_store._database.write() as cursor:
+            if verb == "continue":
+                cursor.execute("UPDATE experiment SET state = 'completed' WHERE public_id = ?", (made[name],))
+        assert {verb, "enqueue"}.isdisjoint((await client.get(f"{API}/{made[name]}")).json()["actions"])
+        refused = await client.post(f"{API}/{made[name]}/{verb}", json={})
+        assert refused.status_code == 409
+        assert listed[name]["unreadable"][1:] in refused.json()["detail"]
+    replayed = await client.post(f"{API}/{made['new option']}/replay", json={"scheduler": {"type": "fifo"}})
+    assert (replayed.status_code, "not know (limits.moon" in replayed.json()["detail"]) == (422, True)
     for warm_start in (None, "auto"):  # both read the newest experiments
         assert (await client.post(API, json={**spec, "warm_start": warm_start})).status_code == 201
     refused = await client.post(API, json={**spec, "warm_start": ["refused space"]})

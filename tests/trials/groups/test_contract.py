@@ -37,6 +37,12 @@ def raises_later(config: dict[str, Any]) -> None:
     raise ValueError("mat1 and mat2 shapes cannot be multiplied")
 
 
+def closes_all_files(config: dict[str, Any]) -> None:
+    report(a=1)
+    os.closerange(3, 4096)
+    report(a=2)
+
+
 def exits_hard(config: dict[str, Any]) -> None:
     report(a=1)
     os._exit(3)
@@ -144,6 +150,14 @@ def test_how_a_process_ended(either: Either, function: Any, params: dict[str, An
     assert failure.pid == pid_of(either, launch)
     if function is dies:
         assert "the last words" in failure.traceback
+
+
+def test_training_code_that_closes_all_files_is_told_so(local_bench: LocalBench) -> None:
+    """After 10 s, it was said to be killed by SIGKILL, since its process could not hand its error over."""
+    failure = failed(local_bench, local_bench.launch(closes_all_files))
+    assert (failure.kind, failure.cause) == ("user", "exit")
+    assert failure.message.startswith("the training code has closed the process's connection to the driver")
+    assert "report 2 did not reach the driver: OSError: [Errno 9]" in failure.traceback, "its last words"
 
 
 def test_a_hang_and_a_stop_that_is_ignored_show_the_stack(either: Either) -> None:

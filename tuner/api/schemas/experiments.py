@@ -16,7 +16,7 @@ from tuner.api.schemas.forms import Body, Json, Model, Number, PageOf, Timestamp
 from tuner.domain import experiment as domain
 from tuner.domain.experiment import Limits, Scaling, Scope, Spec
 from tuner.domain.keys import trial_id
-from tuner.errors import SpecError, unknown_options
+from tuner.errors import SpecError
 from tuner.experiment.analysis.forecast import samples_of
 from tuner.experiment.analysis.preview import Importance, Preview
 from tuner.experiment.code.bundles import bundle_in
@@ -312,7 +312,7 @@ class Experiment(shown(ExperimentRecord)):  # type: ignore[misc]
     unreadable: Annotated[
         str | None,
         Field(
-            description="what this version of tuner cannot read in the experiment's spec, which another version has written, in "
+            description="what this version of tuner cannot read of the experiment, which another version has written, in "
             "words; null if it can read everything"
         ),
     ] = None
@@ -361,7 +361,7 @@ def _kept(version: _Version) -> Experiment:
 def _shown(version: _Version) -> Experiment:
     record = version.record
     try:
-        return _form(version, unknown_options(record.unknown) if record.unknown else None)
+        return _form(version, record.unreadable)
     except Exception as error:  # a list has to show the other experiments, whatever another version has written here
         log.warning("%s is shown without its spec, which this version cannot read", record.public_id, exc_info=error)
         said = f"{type(error).__name__}: {error}"

@@ -24,7 +24,7 @@ import yaml
 from tuner.cli.home.listing import Filters, Listed
 from tuner.cli.json_text import dumps
 from tuner.domain.events import Command
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, read_state
 from tuner.domain.timestamps import rfc3339
 from tuner.errors import Conflict, SpecError
 from tuner.experiment.operations import trials
@@ -305,7 +305,7 @@ def listed(client: Client, wanted: Filters, limit: int) -> list[Listed]:
         Listed(
             created=datetime.fromisoformat(one.created_at).astimezone(),
             id=one.id,
-            state=ExperimentState(one.state),
+            state=read_state(ExperimentState, one.state),
             trials=one.trials,
             metric=one.metric,
             best=one.best.value if one.best else None,

@@ -48,6 +48,8 @@ def replay(
     Raises:
         SpecError: the arguments do not fit the experiment, or the experiment cannot be replayed. The message says why.
     """
+    if record.why_incomplete is not None:
+        raise SpecError(f"{record.public_id} cannot be replayed: {record.why_incomplete}")
     spec = record.spec
     if len(spec.objectives) > 1:
         raise SpecError("an experiment with several objectives cannot be replayed yet")

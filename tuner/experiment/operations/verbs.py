@@ -237,7 +237,7 @@ def check_verb(name: Command, record: ExperimentRecord) -> None:
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")
-    if name == "continue" and (why := why_it_stays_ended(record)) is not None:
+    if (why := _why_it_stays(name, record)) is not None:
         raise Conflict(f"{record.public_id} cannot be {verb.past}: {why}")
 
 
@@ -289,16 +289,29 @@ def why_it_stays_ended(record: ExperimentRecord) -> str | None:
     """Return why an experiment can never run again, or None if it can."""
     if record.incomplete:
         return record.error or "its import is not complete"
+    if record.why_undrivable is not None:
+        return record.why_undrivable
     if record.thinned_at is not None:
         return f"{why_thinned(record.thinned_at, 'continuing it')}; a fork of it can run"
     return None
 
 
+def _why_it_stays(name: Command, record: ExperimentRecord) -> str | None:
+    """Return why the verb would not make an experiment run, or None if it would, or is not meant to."""
+    match name:
+        case "continue":
+            return why_it_stays_ended(record)
+        case "resume":
+            return record.why_undrivable
+        case _:
+            return None
+
+
 def _is_offered(verb: Verb, record: ExperimentRecord, abandoned: bool) -> bool:
+    if _why_it_stays(verb.name, record) is not None:
+        return False
     if verb.undoes is not None and abandoned:  # an abandoned experiment can be resumed, not paused
         return verb.adopts
-    if verb.name == "continue" and why_it_stays_ended(record) is not None:
-        return False
     return record.state not in verb.done and record.state not in verb.refused
 
 

@@ -41,11 +41,14 @@ class LocalHost:
 
     def _run(self) -> None:
         """Run the event loop until it is stopped. Then cancel the tasks that `close` has not waited for, as in an outage."""
-        self._loop.run_forever()
-        if rest := asyncio.all_tasks(self._loop):
-            for task in rest:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.wait(rest, timeout=_CANCEL_S))
+        try:
+            self._loop.run_forever()
+            if rest := asyncio.all_tasks(self._loop):
+                for task in rest:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(rest, timeout=_CANCEL_S))
+        finally:
+            self._loop.close()
 
     def start(self) -> None:
         """Start renewing leases and looking for commands. Repeated calls do no harm."""

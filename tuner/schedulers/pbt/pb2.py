@@ -18,7 +18,7 @@ from tuner.domain.keys import keyed_seed
 from tuner.domain.trial import Population
 from tuner.errors import SpecError
 from tuner.options import check_number
-from tuner.schedulers.base import Fact, Fitted, SchedulerContext, TrialEnded, TrialReported, TrialStarted
+from tuner.schedulers.base import Fact, Fitted, SchedulerContext, TrialEnded, TrialReported
 from tuner.schedulers.pbt import bandit
 from tuner.schedulers.pbt.bandit import Bandit, Floats, Observations
 from tuner.schedulers.pbt.explore import missing, path_of
@@ -44,7 +44,7 @@ class Begin:
 class Pb2State(PbtState):
     # trial -> the beginning of its current interval, if that is known
     begins: dict[int, Begin] = field(default_factory=dict)
-    explored: dict[int, None] = field(default_factory=dict)  # trials whose newest configuration has no result yet
+    explored: dict[int, None] = field(default_factory=dict)  # trials whose newest exploit has no result yet
     # intervals, and the rise of the score per unit of time
     rows: list[tuple[Begin, float]] = field(default_factory=list)
     count: int = 0  # the number of all intervals; `rows` contains the newest intervals
@@ -139,8 +139,6 @@ class PB2(PopulationBasedTraining):
                     state.count += 1
                 state.begins[number] = Begin(fact.t, fact.score, params)
                 state.explored.pop(number, None)
-            case TrialStarted(trial=number):
-                state.explored[number] = None
             case TrialEnded(trial=number):
                 state.begins.pop(number, None)
                 state.explored.pop(number, None)

@@ -6,7 +6,6 @@ last report.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -14,11 +13,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Text, select, type_coerce
 
 from tuner.errors import NotFound
 from tuner.store.running import RunningClock
 from tuner.store.sql.cursor import Cursor
+from tuner.store.sql.stored import readable
 from tuner.store.sql.tables import dumps
 from tuner.store.sql.tables import experiment as table
 
@@ -70,7 +70,7 @@ def of_trials(cursor: Cursor, experiment: int, trials: Sequence[int] | None = No
     """
     chosen, numbers = ("", ()) if trials is None else among(cursor, trials)
     pauses = cursor.value("SELECT pauses FROM experiment WHERE id = ?", (experiment,))
-    running = RunningClock(0.0, json.loads(pauses) or () if pauses else ())
+    running = RunningClock(0.0, readable(pauses, list) or ())
     rows = list(cursor.rows(_SEGMENTS.format(chosen=chosen), (experiment, *numbers)))
     followed = [row for row, after in pairwise(rows) if row[0] == after[0]]  # by another segment of the same trial
     lasts = _lasts(cursor, experiment, followed)
@@ -117,8 +117,10 @@ def _in(cursor: Cursor, values: Sequence[int], kind: str) -> tuple[str, tuple[An
 
 def clock(connection: Connection, experiment_id: int) -> RunningClock:
     """Return the clock of an experiment; see `ExperimentRecord.clock`."""
-    query = select(*table.c["started_at", "created_at", "pauses"]).where(table.c.id == experiment_id)
+    query = select(*table.c["started_at", "created_at"], type_coerce(table.c.pauses, Text).label("pauses")).where(
+        table.c.id == experiment_id
+    )
     row = connection.execute(query).first()
     if row is None:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return RunningClock(row.created_at if row.started_at is None else row.started_at, row.pauses or ())
+    return RunningClock(row.created_at if row.started_at is None else row.started_at, readable(row.pauses, list) or ())

@@ -6,7 +6,6 @@ first and last report of every segment. So no spike is lost. The same log always
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tuner.store.records import Across, Curve, Curves, CurveSegment
 from tuner.store.series import clocks, pyramid, thinning
 from tuner.store.sql.cursor import Cursor
+from tuner.store.sql.stored import stored_objectives
 from tuner.store.sql.tables import dumps
 
 MAX_ROWS = 60_000  # the maximum number of points that are read individually
@@ -211,8 +211,8 @@ def best_so_far(cursor: Cursor, experiment: int, metric: str, mode: str) -> tupl
     if not found:
         return [], []
     key = found[0][0]
-    spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (experiment,)))
-    if {"metric": metric, "mode": mode} in [{"metric": o["metric"], "mode": o["mode"]} for o in spec["objectives"]]:
+    objectives = stored_objectives(cursor, experiment)
+    if (metric, mode) in objectives:
         rows = cursor.rows("SELECT time, value FROM best_point WHERE key_id = ? ORDER BY event_seq", (key,))
         times = np.maximum.accumulate(np.array([row[0] for row in rows]))  # the nodes' clocks may differ
         return times.tolist(), [row[1] for row in rows]

@@ -20,11 +20,12 @@ from sqlalchemy import ColumnElement, select, true
 
 from tuner.domain.experiment import DEFAULT_PROJECT
 from tuner.domain.keys import trial_id
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, read_state
 from tuner.errors import NotFound, SpecError
 from tuner.store.commands import DELETION
 from tuner.store.sql.cursor import Cursor
 from tuner.store.sql.database import Database, at
+from tuner.store.sql.stored import stored_objectives
 from tuner.store.sql.tables import dumps, webhook, webhook_delivery
 
 EventName = Literal[
@@ -406,7 +407,7 @@ class Webhooks:
         advance: move the cursor in any case.
         """
         before = found.before
-        moves = advance or ExperimentState(place.state).ended
+        moves = advance or read_state(ExperimentState, place.state).ended
         if moves or rows or before is None or place._replace(seq=before.seq) != before:
             with self._database.write() as cursor:
                 if not _advance(cursor, found, place):
@@ -496,7 +497,7 @@ def _of_experiment(found: _Changed, before: _Place) -> Iterator[_Occurrence]:
         yield _Occurrence("experiment.started", f"{found.public_id}:started", data)
     if now.state == ExperimentState.PAUSED != before.state:
         yield _Occurrence("experiment.paused", f"{found.public_id}:paused:{now.seq}", data)
-    if ExperimentState(now.state).ended and (now.state, now.ended_at) != (before.state, before.ended_at):
+    if read_state(ExperimentState, now.state).ended and (now.state, now.ended_at) != (before.state, before.ended_at):
         yield _Occurrence(f"experiment.{now.state}", f"{found.public_id}:{now.state}:{now.seq}", data)
 
 
@@ -514,12 +515,11 @@ def _of_objective(
     """Yield an event for the first value of the objective that reaches the threshold of this webhook."""
     if hook.threshold is None or "objective.reached" not in hook.events:
         return
-    spec = json.loads(cursor.value("SELECT spec FROM experiment WHERE id = ?", (found.id,)) or "{}")
-    for objective in spec.get("objectives", ())[:1]:
-        metric, highest = objective["metric"], objective["mode"] == "max"
+    for metric, mode in stored_objectives(cursor, found.id)[:1]:
+        highest = mode == "max"
         for (value,) in cursor.rows(_BEST, (found.id, metric, since, until)):
             if value >= hook.threshold if highest else value <= hook.threshold:
-                reached = {"metric": metric, "mode": objective["mode"], "value": value, "threshold": hook.threshold}
+                reached = {"metric": metric, "mode": mode, "value": value, "threshold": hook.threshold}
                 data = {"experiment": _shown_experiment(found), "objective": reached}
                 yield _Occurrence("objective.reached", f"{found.public_id}:reached:{hook.threshold!r}", data)
                 return

@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from tuner.domain.states import ExperimentState
+from tuner.domain.states import ExperimentState, is_state
 from tuner.store.records import TrialRecord
 
 metadata = MetaData(
@@ -104,8 +104,8 @@ Id: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")  # in SQLite,
 Real: TypeEngine[float] = Double().with_variant(Float, "sqlite")
 
 
-class Choice(TypeDecorator[StrEnum]):
-    """The value of an enum, as text."""
+class Choice(TypeDecorator[str]):
+    """The value of an enum, as text. A value that only another version knows is read as the text itself."""
 
     impl = String(16)
     cache_ok = True
@@ -117,8 +117,8 @@ class Choice(TypeDecorator[StrEnum]):
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
         return None if value is None else str(value)
 
-    def process_result_value(self, value: str | None, dialect: Any) -> StrEnum | None:
-        return None if value is None else self.kind(value)
+    def process_result_value(self, value: str | None, dialect: Any) -> str | None:
+        return value if value is None or not is_state(self.kind, value) else self.kind(value)
 
 
 def columns_of(record: type, *own: Column[Any], leave_out: Container[str] = ()) -> list[Column[Any]]:

@@ -439,6 +439,8 @@ def decode(value: float | None, kind: int) -> float:
 
 
 def _last_time(batch: Batch, now: float) -> float:
+    if batch.time is not None and batch.log:
+        return batch.time
     for _, entry in reversed(batch.log):
         if isinstance(entry, e.Event):
             return entry.time

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tuner.domain.segments import Failure, FailureKind
 from tuner.plurals import counted
 from tuner.trials.messages.launch import Placed
-from tuner.trials.messages.lost import RankLost
+from tuner.trials.messages.lost import CUT_OFF, RankLost
 from tuner.trials.messages.protocol import RankError, RankResult
 from tuner.trials.runtime.segment import TAIL
 from tuner.trials.runtime.sending.logs import EXIT_NOTE, SIGTERM_NOTE
@@ -131,6 +131,9 @@ def _why(text: str, error: BaseException, oom_kills_before: int, found: Findings
     if "killed by `ray.kill`" in lower or "ray.kill" in lower:
         return "system", "killed", "the process was killed from outside through Ray"
     status = error.status if isinstance(error, RankLost) else None
+    if status == CUT_OFF:
+        why = "the training code has closed the process's connection to the driver, as `os.closerange` does"
+        return "user", "exit", f"{why} if it closes files that it has not opened"
     if status is not None and status >= 0:
         return "user", "exit", f"the process ended with exit code {status}"
     if status == -signal.SIGTERM or (status is None and SIGTERM_NOTE.search(found.log_end)):

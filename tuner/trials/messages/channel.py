@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import pickle
 import select
 import socket
+import stat
 import struct
 import threading
 import time
@@ -65,6 +67,13 @@ class Link:
                 raise TimeoutError
         (size,) = _HEADER.unpack(self._exactly(_HEADER.size))
         return pickle.loads(self._exactly(size))
+
+    def is_open(self) -> bool:
+        """Return False if code of this process has closed the file descriptor, or given its number to another file."""
+        try:
+            return stat.S_ISSOCK(os.fstat(self._socket.fileno()).st_mode)
+        except OSError:
+            return False
 
     def close(self) -> None:
         # A thread that waits for a message is woken by shutdown, but not by close.

@@ -20,6 +20,10 @@ class LostAtStart(PlacementError):
     """Worker processes or their node died while the processes were being started. Another attempt may succeed."""
 
 
+CUT_OFF = 199
+"""The exit status of a worker process of the local executor whose training code has closed the connection to the driver."""
+
+
 class RankLost(Exception):
     """A worker process of the local executor has exited, or could not be started.
 

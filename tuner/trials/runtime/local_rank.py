@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 
 from tuner.trials.messages.channel import Link, PeerLost
+from tuner.trials.messages.lost import CUT_OFF
 from tuner.trials.messages.report_socket import SocketDriver
 from tuner.trials.runtime.errors import as_text
 from tuner.trials.runtime.function import modules
@@ -35,6 +36,7 @@ from tuner.trials.runtime.worker import CONTROL, LASTING, Rank
 
 LOOK_S = 0.5
 """Seconds between the server's checks whether the driver is alive. A closed connection is noticed at once."""
+_exit = os._exit  # the rank replaces it, to note that training code has called it
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STARTED_BY = "_TUNER_STARTED_BY_RANK"
@@ -89,6 +91,8 @@ def _answer(link: Link, rank: Rank, number: int, method: str, arguments: Any) ->
     try:
         link.send(answer)
     except PeerLost:
+        if not link.is_open():
+            _exit(CUT_OFF)  # the server kills the processes that this one has started
         os.killpg(0, signal.SIGKILL)
     except Exception as error:  # the answer cannot be pickled
         link.send((number, False, f"{type(error).__name__}: {error}"))

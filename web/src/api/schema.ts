@@ -2933,7 +2933,7 @@ export interface components {
             };
             /**
              * Unreadable
-             * @description what this version of tuner cannot read in the experiment's spec, which another version has written, in words; null if it can read everything
+             * @description what this version of tuner cannot read of the experiment, which another version has written, in words; null if it can read everything
              */
             unreadable: string | null;
             /**

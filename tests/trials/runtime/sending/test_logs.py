@@ -118,16 +118,25 @@ def test_a_log_says_what_is_missing_even_if_the_disk_stays_full_until_it_ends(tm
     assert (tmp_path / "log2").read_text() == "next\n"
 
 
-def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize("take_rest", [False, True])
+def test_a_disk_too_full_for_a_log_does_not_fail_the_trial(tmp_path: Path, take_rest: bool) -> None:
+    """Its log was empty, as if it had printed nothing."""
     done = script(
         "import errno, os, sys\n"
+        "from tuner.domain.logs import LogLimit\n"
+        "from tuner.trials.runtime.sending.log_shipper import LogShipper\n"
         "from tuner.trials.runtime.sending.logs import Capture\n"
         "def full(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
         "os.makedirs = full\n"
-        "capture = Capture(sys.argv[1]); capture.begin(); print('python'); capture.end(); print('after')\n",
+        "sent = []\n"
+        "shipper = LogShipper(sys.argv[1], 'seg_1', 0, LogLimit.of(1 << 20), lambda _, chunks: sent.extend(chunks))\n"
+        "capture = Capture(sys.argv[1]); capture.begin(); capture.ship(shipper); print('python')\n"
+        f"sent += capture.end(take_rest={take_rest}); shipper.join(30); print('after')\n"
+        "print(b''.join(chunk.content() for chunk in sent).decode(), end='')\n",
         tmp_path,
     )
-    assert (done.stdout, done.stderr) == ("after\n", "")
+    assert done.stdout == "after\n[the output is missing, since the disk was too full for a file]\n"
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

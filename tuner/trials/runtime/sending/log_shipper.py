@@ -51,6 +51,10 @@ class LogShipper:
         """Start sending the log in the background."""
         _thread.add(self)
 
+    def lack(self) -> None:
+        """Take the log for empty, since there is no file: the disk was too full for one. Call this before `start`."""
+        self._path = os.devnull
+
     def note(self, text: bytes) -> None:
         """Send this text after the log, since the file has no room for it. Call this before `finish` or `rest`."""
         self._note = text

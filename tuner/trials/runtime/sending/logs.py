@@ -36,10 +36,13 @@ class Capture:
         self.path = path
         self._saved: tuple[int, int] | None = None
         self._shipper: LogShipper | None = None
+        self._has_file = True
 
     def ship(self, shipper: LogShipper) -> None:
-        """Start a shipper, which sends the log file to the driver until `end` is called."""
+        """Start a shipper, which sends the log file to the driver until `end` is called. Call `begin` first."""
         self._shipper = shipper
+        if not self._has_file:
+            shipper.lack()
         shipper.start()
 
     def begin(self) -> None:
@@ -59,6 +62,7 @@ class Capture:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
+            self._has_file = False
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def end(self, take_rest: bool = False) -> Sequence[LogChunk]:
@@ -71,13 +75,16 @@ class Capture:
         faulthandler.unregister(signal.SIGTERM)
         _flush()
         for saved, standard in zip(self._saved, (1, 2), strict=True):
-            os.dup2(saved, standard)
-            os.close(saved)
+            with contextlib.suppress(OSError):  # training code may have closed all files
+                os.dup2(saved, standard)
+                os.close(saved)
         self._saved = None
         dropped = sum(output.forget() for output in _outputs)
         if self._shipper is None:
             return ()
-        if dropped:
+        if not self._has_file:
+            self._shipper.note(_NO_FILE)
+        elif dropped:
             self._shipper.note(_said(dropped))
         if take_rest:
             return self._shipper.rest()
@@ -129,6 +136,7 @@ def _said(dropped: int) -> bytes:
     return f"\n[{dropped} bytes of output are missing, since the disk was full]\n".encode()
 
 
+_NO_FILE = b"[the output is missing, since the disk was too full for a file]\n"
 _outputs: list[_Output] = []
 """The files to which `keep_printing` has let stdout and stderr write."""
 _earlier: list[Any] = []
