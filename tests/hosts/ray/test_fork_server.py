@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import resource
+import shlex
 import socket
 import subprocess
 import sys
@@ -264,9 +265,10 @@ def test_a_child_that_cannot_become_the_worker_ends(serving: ForkServer, tmp_pat
 def test_in_a_deleted_directory_workers_are_started_as_ray_does_it(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text("print('started')")
     (tmp_path / "gone").mkdir()
-    script = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -S -E {fork_client.__file__} ../forks "
-    script = script.replace("../forks", str(tmp_path / "forks"))
-    command = ["sh", "-c", f"{script} {tmp_path}/worker.py --runtime-env-hash=0"]
+    folder = shlex.quote(str(tmp_path))
+    script = f"cd {folder}/gone && rmdir ../gone && exec {sys.executable} -S -E {fork_client.__file__} ../forks "
+    script = script.replace("../forks", f"{folder}/forks")
+    command = ["sh", "-c", f"{script} {folder}/worker.py --runtime-env-hash=0"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "started\n"
 
 

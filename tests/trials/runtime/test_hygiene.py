@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -144,9 +145,9 @@ def test_a_run_of_wandb_ends_with_its_trial(tmp_path: Path) -> None:
 
 
 def test_processes_with_a_session_of_their_own_end_with_their_trial(tmp_path: Path) -> None:
-    script = f"sleep 300 & echo $! > {tmp_path}/inner; wait"
+    script = f"cd {shlex.quote(str(tmp_path))}; sleep 300 & echo $! > inner; wait"
     trial = f"""
-    subprocess.Popen(["sh", "-c", "{script}"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(["sh", "-c", {script!r}], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not os.path.exists("{tmp_path}/inner"): pass
     """
     assert "outlived its trial" in after(trial)
@@ -160,7 +161,7 @@ def test_processes_with_a_session_of_their_own_end_with_their_trial(tmp_path: Pa
 
 def child(tmp_path: Path, on_sigterm: str) -> str:
     """Return a trial that leaves a shell behind, which runs `on_sigterm` at SIGTERM."""
-    script = f"trap '{on_sigterm}' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
+    script = f"cd {shlex.quote(str(tmp_path))}; trap '{on_sigterm}' TERM; echo $$ > pid; while :; do sleep 0.01; done"
     return f"""
     subprocess.Popen(["sh", "-c", {script!r}], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not os.path.exists("{tmp_path}/pid"): pass
@@ -169,7 +170,7 @@ def child(tmp_path: Path, on_sigterm: str) -> str:
 
 def test_a_child_that_outlives_its_trial_may_finish_its_work(tmp_path: Path) -> None:
     synced = tmp_path / "synced"
-    assert "outlived its trial" in after(child(tmp_path, f"sleep 0.2; touch {synced}; exit"))
+    assert "outlived its trial" in after(child(tmp_path, "sleep 0.2; touch synced; exit"))
     assert synced.exists()
 
 

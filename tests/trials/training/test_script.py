@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -100,8 +101,14 @@ def script(tmp_path: Path, text: str, *arguments: str, **options: Any) -> Script
     return Script(str(path), text.encode(), arguments, "loss", **{"grace_s": 20.0, **options})
 
 
-def test_lines_are_reports_and_arguments_are_filled(tmp_path: Path, begin: Start) -> None:
+@pytest.mark.parametrize("where", ["", f"a folder of a batch job {'x' * 80}"])
+def test_lines_are_reports_and_arguments_are_filled(
+    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """With a long TMPDIR, each trial failed with "AF_UNIX path too long"."""
     _, driver, _ = begin()
+    (tmp_path / where).mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / where))
     text = "import os, sys\nfor i in range(3): print(f'loss={float(sys.argv[1]) * i} port={os.environ[\"MASTER_PORT\"]}')\n"
     script(tmp_path, text, "{lr}")({"lr": 0.5})
     assert [report.metrics["loss"] for report in driver.reports] == [0.0, 0.5, 1.0]

@@ -102,7 +102,7 @@ class Script:
         running = session.current()
         if running is None:
             raise OutsideTrial("a script cannot be called directly: tuner.run runs it")
-        with tempfile.TemporaryDirectory(prefix="tuner-script-") as folder:
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_place()) as folder:
             _Run(self, running, folder, self.command(config, running.context.trial_dir)).run()
 
     def command(self, config: Mapping[str, Any], trial_dir: str) -> list[str]:
@@ -163,12 +163,21 @@ class _Asked:
     answered: threading.Event = field(default_factory=threading.Event)
 
 
+_PREFIX = "tuner-script-"
+_LONGEST = 103
+"""The maximum length of a socket's path in bytes, which is that of macOS. Linux allows four more."""
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """The exit status of a script that SIGKILL has killed, and of a shell script whose last command SIGKILL has killed."""
 
 
 class _SaveFailed(ValueError):
     """The script raised an error when it was told to save a checkpoint."""
+
+
+def _place() -> str | None:
+    """Return where to create a folder with a socket. None: where temporary files belong, unless that path is too long."""
+    path = os.path.join(tempfile.gettempdir(), f"{_PREFIX}12345678", SOCKET)
+    return None if len(os.fsencode(path)) <= _LONGEST else "/tmp"
 
 
 class _Run:
