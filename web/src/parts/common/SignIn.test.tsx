@@ -5,7 +5,7 @@ import { useState } from "react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
-import { CHANNEL } from "./otherTabs";
+import { CHANNEL, onOtherTabs } from "./otherTabs";
 import { SignedIn, SignOut } from "./SignIn";
 
 afterEach(() => {
@@ -87,6 +87,27 @@ test("a service with an identity provider offers to sign in there, and to return
 });
 
 const otherTab = new BroadcastChannel(CHANNEL);
+
+test.each([
+  ["has no channels", undefined],
+  [
+    "refuses them",
+    class {
+      constructor() {
+        throw new DOMException("The operation is insecure.", "SecurityError");
+      }
+    },
+  ],
+])("a browser that %s shows the page, and lets people sign out", async (_, channels) => {
+  vi.resetModules();
+  vi.stubGlobal("BroadcastChannel", channels);
+  const tabs = await import("./otherTabs");
+  expect(tabs.onOtherTabs).not.toBe(onOtherTabs);
+  const end = tabs.onOtherTabs(() => {});
+  tabs.tellOtherTabs();
+  end();
+  vi.unstubAllGlobals();
+});
 
 describe("if a session ends while somebody types", () => {
   /** Show a page that reads each second, with a dialog that it opens at a click. */
