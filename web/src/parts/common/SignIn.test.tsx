@@ -159,7 +159,9 @@ describe("if a session ends while somebody types", () => {
     render(
       <MantineProvider env="test">
         <MemoryRouter>
-          <QueryClientProvider client={(client = new QueryClient())}>
+          <QueryClientProvider
+            client={(client = new QueryClient({ defaultOptions: { queries: { staleTime: 2000 } } }))}
+          >
             <SignedIn>
               <Form />
             </SignedIn>
@@ -265,6 +267,17 @@ describe("if a session ends while somebody types", () => {
     name = "me";
     otherTab.postMessage(null);
     await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
+  });
+
+  test("they come back if they have signed in in another tab before the form was there", async () => {
+    await type();
+    read.mockRejectedValueOnce(new ApiError(401, "a token is needed"));
+    await act(() => client.refetchQueries({ queryKey: ["session"] }));
+    await act(() => client.refetchQueries({ queryKey: ["experiments"] }));
+    await screen.findByLabelText(/Token/);
+    await act(() => vi.advanceTimersByTimeAsync(500));
+    expect(screen.queryAllByLabelText(/Token/)).toHaveLength(0);
     expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
   });
 
