@@ -196,7 +196,8 @@ class Tab:
     def open(self, url: str, *, width: int, height: int, dark: bool) -> Any:
         """Load a page in a window of this size, in light or in dark colours."""
         self._page.set_viewport_size({"width": width, "height": height})
-        self._page.emulate_media(media="null", color_scheme="dark" if dark else "light", forced_colors="null")
+        colours = "dark" if dark else "light"
+        self._page.emulate_media(media="null", color_scheme=colours, reduced_motion="null", forced_colors="null")
         self._goto(url)
         return self._page
 

@@ -618,6 +618,7 @@ def test_a_test_finds_nothing_in_its_tab_that_another_one_has_left(_tab: Tab, se
             """async () => ({ kept: { ...localStorage, ...sessionStorage }, cookie: document.cookie, width: innerWidth,
               dark: matchMedia('(prefers-color-scheme: dark)').matches, paper: matchMedia('print').matches,
               contrast: matchMedia('(forced-colors: active)').matches,
+              still: matchMedia('(prefers-reduced-motion: reduce)').matches,
               clipboard: (await navigator.permissions.query({ name: 'clipboard-read' })).state,
               answers: (await fetch('/healthz')).status })"""
         )
@@ -628,10 +629,10 @@ def test_a_test_finds_nothing_in_its_tab_that_another_one_has_left(_tab: Tab, se
     page.route("**/healthz", lambda route: route.fulfill(status=418))
     page.context.grant_permissions(["clipboard-read"])
     page.evaluate("localStorage.a = sessionStorage.b = document.cookie = 'c=d'")
-    page.emulate_media(media="print", forced_colors="active")
+    page.emulate_media(media="print", forced_colors="active", reduced_motion="reduce")
     _, left = look(width=360, dark=True)
-    assert [name for name in at_first if at_first[name] == left[name]] == ["paper", "contrast"]
-    page.emulate_media(media="print", forced_colors="active")
+    assert [name for name in at_first if at_first[name] == left[name]] == ["paper", "contrast", "still"]
+    page.emulate_media(media="print", forced_colors="active", reduced_motion="reduce")
     page.context.set_offline(True)
     _tab.hand_on(service.url)
     before = len(heard)

@@ -20,4 +20,6 @@ export const keys = {
   trialCurves: (id: string, across: Across) => ["trial", id, "curves", formatAcross(across)] as const,
   /** What was typed on the page of an entry of the history, and is not sent. */
   draft: (entry: string) => ["draft", entry] as const,
+  /** What was typed into the open form for editing an experiment. */
+  typed: (id: string) => ["typed", id] as const,
 };

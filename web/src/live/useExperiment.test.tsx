@@ -69,7 +69,14 @@ async function opened(state = "running", last_event_seq = 10, client = new Query
   const wrapper = ({ children }: { children: ReactNode }) => (
     <QueryClientProvider client={client}>{children}</QueryClientProvider>
   );
-  const { result } = renderHook(() => useExperiment("exp_1"), { wrapper });
+  const rendered = vi.fn();
+  const { result } = renderHook(
+    () => {
+      rendered();
+      return useExperiment("exp_1");
+    },
+    { wrapper },
+  );
   await waitFor(() => expect(result.current.trials.data).toBeDefined());
   const stateNow = () => client.getQueryData<Experiment>(keys.experiment("exp_1"))!.state;
   const answer = (experiment: Experiment) => void act(() => client.setQueryData(keys.experiment("exp_1"), experiment));
@@ -77,7 +84,7 @@ async function opened(state = "running", last_event_seq = 10, client = new Query
   const watch = (queryKey: readonly unknown[], queryFn: () => Promise<unknown>, staleTime = 0) =>
     renderHook(() => useQuery({ queryKey, queryFn, staleTime }), { wrapper });
   const wait = (ms: number) => act(() => vi.advanceTimersByTimeAsync(ms));
-  return { client, read, result, state: stateNow, answer, wait, watch };
+  return { client, read, rendered, result, state: stateNow, answer, wait, watch };
 }
 
 const trial = (state: string) => ({ id: "trl_1", number: 1, state, experiment_id: "exp_1" }) as unknown as Trial;
@@ -189,6 +196,17 @@ describe("an open experiment", () => {
     expect(Source.opened).toHaveLength(before);
     await act(() => vi.advanceTimersByTimeAsync(10_000));
     expect(Source.opened.slice(before)).toEqual([expect.stringMatching(/after=10$/)]);
+  });
+
+  it("is not rendered again when it is read and nothing has changed", async () => {
+    for (const state of ["completed", "running"]) {
+      const { read, rendered, wait } = await opened(state);
+      await wait(500);
+      const [reads, renders] = [read.mock.calls.length, rendered.mock.calls.length];
+      await wait(21_000);
+      expect(read.mock.calls.length).toBeGreaterThan(reads + 1);
+      expect(rendered).toHaveBeenCalledTimes(renders);
+    }
   });
 
   it("reads the charts of an open trial once more when the trial ends", async () => {

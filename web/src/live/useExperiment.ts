@@ -160,13 +160,18 @@ export function useExperiment(id: string): LiveExperiment {
   const [recent, setRecent] = useState(() => new Recent(id));
   if (recent.id !== id) setRecent(new Recent(id));
   const [stream, setStream] = useState<StreamState>("connecting");
+  const connected = useRef<Stream | null>(null);
 
   const experiment = useQuery({
     queryKey: keys.experiment(id),
-    queryFn: ({ signal }) =>
-      recent.update(api.experiment(id, signal), (answer, changes) =>
+    queryFn: async ({ signal }) => {
+      const read = await recent.update(api.experiment(id, signal), (answer, changes) =>
         changes.experiment ? withExperiment(answer, changes.experiment) : answer,
-      ),
+      );
+      // Here and not in an effect of each answer, which would render the page even if nothing has changed.
+      connected.current?.expect(read.last_event_seq);
+      return read;
+    },
     // The stream is faster. Polling is for changes without an event, such as a script that has ended, and for times
     // without a stream. An experiment that has ended has none, and it may run again if somebody continues it.
     refetchInterval: ({ state: { data, error } }) =>
@@ -194,7 +199,6 @@ export function useExperiment(id: string): LiveExperiment {
   });
   useRereading(decisions.refetch, live && decisions.data && isLong(decisions.data) ? RESAMPLE_MS : null);
 
-  const connected = useRef<Stream | null>(null);
   // If an ended experiment runs again, the stream begins where it ended: what came before that was noticed is not lost.
   const endedAt = useRef<{ id: string; seq: number } | null>(null);
   useEffect(() => {
@@ -249,7 +253,7 @@ export function useExperiment(id: string): LiveExperiment {
   }, [client, id, ready, live, recent]);
 
   const seq = experiment.data?.last_event_seq ?? 0;
-  useEffect(() => connected.current?.expect(seq), [experiment.dataUpdatedAt, seq]);
+  useEffect(() => connected.current?.expect(seq), [seq]);
 
   // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;

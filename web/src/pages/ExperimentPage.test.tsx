@@ -1,6 +1,6 @@
 import { MantineProvider } from "@mantine/core";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { act, cleanup, render, screen, waitFor } from "@testing-library/react";
+import { act, cleanup, fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { createMemoryRouter, RouterProvider } from "react-router";
 import { afterEach, expect, it, vi } from "vitest";
 import { api, ApiError } from "../api/client";
@@ -129,7 +129,7 @@ function openFront(sampled: number, total: number, failed = 0, search = "?tab=ev
     search: {},
     limits: {},
     tags: [],
-    actions: [],
+    actions: ["edit"],
     best: null,
     counts,
     trials: total,
@@ -197,8 +197,12 @@ it("says what the service cannot read in the spec of the experiment", async () =
 });
 
 it("says so if the experiment that is shown is deleted", async () => {
-  const { client } = openFront(3, 3);
+  const { client, experiment } = openFront(3, 3);
   await screen.findByText("digits", { selector: "h1" });
+  vi.spyOn(api, "exactExperiment").mockResolvedValue({ ...experiment, notes: "", priority: 0 } as never);
+  fireEvent.click(await screen.findByRole("button", { name: "More actions" }));
+  fireEvent.click(await screen.findByText("Edit"));
+  fireEvent.change(await screen.findByLabelText("Notes"), { target: { value: "an hour\nof typing" } });
   vi.mocked(api.experiment).mockRejectedValue(new ApiError(503, "starting"));
   await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
   expect(screen.getByText("digits", { selector: "h1" })).toBeTruthy();
@@ -206,6 +210,10 @@ it("says so if the experiment that is shown is deleted", async () => {
   await act(() => client.invalidateQueries({ queryKey: ["experiment", "exp_1"], exact: true }));
   expect(await screen.findByText("digits was deleted", { selector: "[role=alert] > h1" })).toBeTruthy();
   expect(screen.queryByText("digits")).toBeNull();
+  expect(screen.queryByLabelText("Notes")).toBeNull();
+  expect(screen.getByRole("region", { name: "What you typed" }).textContent).toBe(
+    "notes: |-\n  an hour\n  of typing\n",
+  );
   expect(document.title).toMatch(/^digits · deleted/);
 });
 

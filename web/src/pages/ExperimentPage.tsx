@@ -102,8 +102,34 @@ function Identified({ id }: { id: string }) {
   if (query.data && !isMissing(query.error)) return <Loaded key={id} experiment={query.data} live={live} />;
   const retry = () => void query.refetch();
   if (query.isError)
-    return <MissingPage error={query.error} what="experiment" shown={query.data?.name} retry={retry} />;
+    return (
+      <>
+        <MissingPage error={query.error} what="experiment" shown={query.data?.name} retry={retry} />
+        <Typed id={id} />
+      </>
+    );
   return <Skeleton height={480} />;
+}
+
+/** What was typed into the form that is gone with the experiment, so that it can be copied. */
+function Typed({ id }: { id: string }) {
+  const client = useQueryClient();
+  // The form drops it, but only once this has been rendered.
+  const [text] = useState(() => client.getQueryData<string>(keys.typed(id)));
+  if (text === undefined) return null;
+  return (
+    <section style={{ maxWidth: 640, margin: "32px auto" }}>
+      <h2 style={{ fontSize: 15, margin: "0 0 8px" }}>What you typed was not saved</h2>
+      <pre
+        tabIndex={0}
+        role="region"
+        aria-label="What you typed"
+        style={{ whiteSpace: "pre-wrap", overflowWrap: "anywhere" }}
+      >
+        {text}
+      </pre>
+    </section>
+  );
 }
 
 function Loaded({ experiment, live }: { experiment: Experiment; live: LiveExperiment }) {

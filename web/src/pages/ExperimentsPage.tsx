@@ -225,33 +225,29 @@ export default function ExperimentsPage() {
           </Anchor>
         </Panel>
       )}
-      {chosen.length > 0 && (
-        <div className={classes.bulk} role="group" aria-label="Selected experiments">
-          <b>{chosen.length} selected</b>
-          <BulkActions experiments={chosen} />
-          <Button
-            size="compact-sm"
-            variant="default"
-            disabled={chosen.length < 2}
-            title="the best value of each experiment over its training, and the differences between them"
-            onClick={() => void navigate(`/compare?experiments=${chosen.map((one) => one.id).join(",")}`)}
-          >
-            Compare
-          </Button>
-          <Button
-            size="compact-sm"
-            variant="default"
-            disabled={best.length < 2}
-            title="the best trial of each"
-            onClick={() => void navigate(`/compare?trials=${best.join(",")}`)}
-          >
-            Compare their best trials
-          </Button>
-          <Button size="compact-sm" variant="subtle" onClick={() => setTicked(new Set())}>
-            Clear
-          </Button>
-        </div>
-      )}
+      <BulkActions experiments={chosen} className={classes.bulk}>
+        <Button
+          size="compact-sm"
+          variant="default"
+          disabled={chosen.length < 2}
+          title="the best value of each experiment over its training, and the differences between them"
+          onClick={() => void navigate(`/compare?experiments=${chosen.map((one) => one.id).join(",")}`)}
+        >
+          Compare
+        </Button>
+        <Button
+          size="compact-sm"
+          variant="default"
+          disabled={best.length < 2}
+          title="the best trial of each"
+          onClick={() => void navigate(`/compare?trials=${best.join(",")}`)}
+        >
+          Compare their best trials
+        </Button>
+        <Button size="compact-sm" variant="subtle" onClick={() => setTicked(new Set())}>
+          Clear
+        </Button>
+      </BulkActions>
       {experiments.length > 0 && (
         <Panel flush>
           <div className={`${classes.scroll} sideways`}>

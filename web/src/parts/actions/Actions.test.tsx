@@ -513,10 +513,13 @@ describe("a viewer", () => {
 describe("a question", () => {
   const running = { ...EXPERIMENT, state: "running", actions: ["pause"] } as unknown as Experiment;
   const paused = { ...EXPERIMENT, state: "paused", actions: ["resume"] } as unknown as Experiment;
+  const other = (one: Experiment) => ({ ...one, id: "exp_2", name: "letters" });
+  const ended = { ...EXPERIMENT, archived_at: null, actions: ["archive"] } as unknown as Experiment;
+  const archived = { ...ended, archived_at: "2026-01-02T03:04:05Z", actions: ["unarchive"] } as unknown as Experiment;
   const trial = { id: "trl_1", number: 4, state: "running", params: {}, actions: ["stop"] } as unknown as Trial;
   const stopped = { ...trial, state: "stopped", actions: [] } as unknown as Trial;
 
-  it.each<[string, string, ReactNode, ReactNode, string]>([
+  it.each<[string, string, ReactNode, ReactNode, string, string?]>([
     [
       "an experiment",
       "Pause",
@@ -525,11 +528,34 @@ describe("a question", () => {
       "digits: This can no longer be done. It is paused now.",
     ],
     [
-      "several experiments",
+      "an experiment that somebody has archived",
+      "Archive",
+      <Actions experiment={ended} />,
+      <Actions experiment={archived} />,
+      "digits: Somebody has done this meanwhile.",
+    ],
+    [
+      "an experiment that somebody has continued",
+      "Archive",
+      <Actions experiment={ended} />,
+      <Actions experiment={{ ...running, archived_at: null }} />,
+      "digits: This can no longer be done. It is running now.",
+    ],
+    [
+      "one of several experiments",
       "Pause 1",
-      <BulkActions experiments={[running]} />,
-      <BulkActions experiments={[paused]} />,
-      "digits: This can no longer be done. They have changed meanwhile.",
+      <BulkActions experiments={[running, other(paused)]} />,
+      <BulkActions experiments={[paused, other(paused)]} />,
+      "digits: This can no longer be done. It has changed meanwhile.",
+      "Pause 1 experiment?",
+    ],
+    [
+      "several experiments that are no longer listed",
+      "Pause 2",
+      <BulkActions experiments={[running, other(running)]} />,
+      <BulkActions experiments={[]} />,
+      "digits, letters: This can no longer be done. They have changed meanwhile.",
+      "Pause 2 experiments?",
     ],
     [
       "a trial",
@@ -538,7 +564,7 @@ describe("a question", () => {
       <TrialActions trial={stopped} experiment={running} />,
       "Trial 4: This can no longer be done. It is stopped now.",
     ],
-  ])("about %s says so if somebody else was faster", async (_, button, before, after, words) => {
+  ])("about %s says so if somebody else was faster", async (_, button, before, after, words, question) => {
     const client = new QueryClient();
     const page = (node: ReactNode) => (
       <MantineProvider env="test">
@@ -548,11 +574,15 @@ describe("a question", () => {
       </MantineProvider>
     );
     const { rerender } = render(page(before));
-    fireEvent.click(screen.getByRole("button", { name: button }));
+    if (button === "Archive") {
+      menu();
+      fireEvent.click(await screen.findByText(button));
+    } else fireEvent.click(screen.getByRole("button", { name: button }));
     const dialog = await screen.findByRole("dialog");
     expect(screen.queryByRole("alert")).toBeNull();
     rerender(page(after));
     expect(screen.getByRole("alert").textContent).toBe(words);
+    if (question) expect(dialog.querySelector("h2")!.textContent).toBe(question);
     expect([...dialog.querySelectorAll("button")].map((one) => one.textContent).filter(Boolean)).toEqual(["Close"]);
     expect(document.activeElement?.textContent).toBe("Close");
   });

@@ -1,6 +1,6 @@
 import { Button, Group, Menu } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { Suspense, useState } from "react";
+import { Suspense, useState, type ReactNode } from "react";
 import { useNavigate } from "react-router";
 import { api, type Action } from "../../api/client";
 import type { Experiment } from "../../api/types";
@@ -9,7 +9,7 @@ import { keys } from "../../live/keys";
 import { lazily } from "../common/lazily";
 import { useMayChange } from "../common/useSession";
 import classes from "./actions.module.css";
-import { Confirm } from "./Confirm";
+import { Confirm, type Question } from "./Confirm";
 import { ACTIONS, lateWords, WORDS } from "./words";
 
 const ContinueDialog = lazily(() => import("./ContinueDialog"));
@@ -134,7 +134,7 @@ export function Actions({ experiment }: { experiment: Experiment }) {
           asked && {
             ...WORDS[asked],
             subject: experiment.name,
-            late: allowed.has(asked) ? undefined : lateWords(asked, experiment.state),
+            late: allowed.has(asked) ? undefined : lateWords(asked, experiment.state, experiment.archived_at !== null),
           }
         }
         pending={act.isPending}
@@ -171,10 +171,20 @@ function Item({ name, about, final, onClick }: ItemProps) {
 
 const BULK: readonly Action[] = [...BUTTONS, "archive", "unarchive"];
 
-/** Change those of several experiments whose state allows it, after a question. Say in words what failed. A viewer has no buttons. */
-export function BulkActions({ experiments }: { experiments: readonly Pick<Experiment, "id" | "name" | "actions">[] }) {
+interface BulkActionsProps {
+  experiments: readonly Pick<Experiment, "id" | "name" | "actions">[];
+  className?: string | undefined;
+  /** The buttons beside those of the actions. */
+  children?: ReactNode;
+}
+
+/**
+ * Change those of several experiments whose state allows it, after a question. Say in words what failed. A viewer has no buttons for
+ * that. The question stays if somebody else was faster, even if that has removed all of them from the list.
+ */
+export function BulkActions({ experiments, className, children }: BulkActionsProps) {
   const client = useQueryClient();
-  const [asked, setAsked] = useState<Action | null>(null);
+  const [question, setQuestion] = useState<{ action: Action; names: readonly string[] } | null>(null);
   const able = (action: Action) => experiments.filter((one) => one.actions.includes(action));
   const act = useMutation({
     mutationFn: async (action: Action) => {
@@ -183,48 +193,65 @@ export function BulkActions({ experiments }: { experiments: readonly Pick<Experi
       await client.invalidateQueries({ queryKey: keys.experiments });
       const failed = ended.flatMap((one, i) =>
         one.status === "rejected"
-          ? [`${chosen[i]!.name}: ${one.reason instanceof Error ? one.reason.message : ""}`]
+          ? [{ name: chosen[i]!.name, why: one.reason instanceof Error ? one.reason.message : "" }]
           : [],
       );
-      if (failed.length > 0) throw new Error(failed.join("; "));
+      if (failed.length === 0) return;
+      setQuestion((now) => now && { ...now, names: failed.map(({ name }) => name) });
+      throw new Error(failed.map(({ name, why }) => `${name}: ${why}`).join("; "));
     },
-    onSuccess: (_, action) => setAsked((now) => (now === action ? null : now)), // a late answer closes no other question
+    // A late answer closes no other question.
+    onSuccess: (_, action) => setQuestion((now) => (now?.action === action ? null : now)),
   });
-  if (!useMayChange()) return null;
-  const count = asked ? able(asked).length : 0;
-  const bulkQuestion = asked ? `${WORDS[asked].verb} ${count} ${count === 1 ? "experiment" : "experiments"}?` : "";
+  const mayChange = useMayChange();
   return (
     <>
-      {BULK.filter((action) => action !== "unarchive" || able(action).length > 0).map((action) => (
-        <Button
-          key={action}
-          size="compact-sm"
-          variant="default"
-          {...(WORDS[action].final && able(action).length > 0 ? { c: "red" } : {})}
-          disabled={able(action).length === 0}
-          onClick={() => setAsked(action)}
-        >
-          {WORDS[action].verb} {able(action).length}
-        </Button>
-      ))}
-      <Confirm
-        asked={
-          asked && {
-            ...WORDS[asked],
-            question: bulkQuestion,
-            late: count === 0 ? "This can no longer be done. They have changed meanwhile." : undefined,
-            sure: WORDS[asked].final ? bulkQuestion.replace("?", "") : WORDS[asked].verb,
-            subject: (count === 0 ? experiments : able(asked)).map((one) => one.name).join(", "),
-          }
-        }
-        pending={act.isPending}
-        error={act.error}
-        onConfirm={() => asked && act.mutate(asked)}
-        onClose={() => {
-          setAsked(null);
-          act.reset();
-        }}
-      />
+      {experiments.length > 0 && (
+        <div className={className} role="group" aria-label="Selected experiments">
+          <b>{experiments.length} selected</b>
+          {mayChange &&
+            BULK.filter((action) => action !== "unarchive" || able(action).length > 0).map((action) => (
+              <Button
+                key={action}
+                size="compact-sm"
+                variant="default"
+                {...(WORDS[action].final && able(action).length > 0 ? { c: "red" } : {})}
+                disabled={able(action).length === 0}
+                onClick={() => setQuestion({ action, names: able(action).map((one) => one.name) })}
+              >
+                {WORDS[action].verb} {able(action).length}
+              </Button>
+            ))}
+          {children}
+        </div>
+      )}
+      {mayChange && (
+        <Confirm
+          asked={question && bulkQuestion(question.action, question.names, able(question.action))}
+          pending={act.isPending}
+          error={act.error}
+          onConfirm={() => question && act.mutate(question.action)}
+          onClose={() => {
+            setQuestion(null);
+            act.reset();
+          }}
+        />
+      )}
     </>
   );
+}
+
+/** The question before several experiments are changed, of which there were `names` when it was asked. */
+function bulkQuestion(action: Action, names: readonly string[], able: readonly Pick<Experiment, "name">[]): Question {
+  const left = able.length > 0 ? able.map((one) => one.name) : names;
+  const many = left.length > 1;
+  const words = `${WORDS[action].verb} ${left.length} ${many ? "experiments" : "experiment"}`;
+  return {
+    ...WORDS[action],
+    question: `${words}?`,
+    sure: WORDS[action].final ? words : WORDS[action].verb,
+    subject: left.join(", "),
+    late:
+      able.length > 0 ? undefined : `This can no longer be done. ${many ? "They have" : "It has"} changed meanwhile.`,
+  };
 }

@@ -1,6 +1,6 @@
 import { Autocomplete, Textarea, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { api, ApiError } from "../../api/client";
 import { exactText } from "../../api/exact";
 import { LIMITS } from "../../api/limits";
@@ -9,7 +9,17 @@ import { fieldName } from "../../format";
 import { withExperiment } from "../../live/changes";
 import { keys } from "../../live/keys";
 import classes from "./actions.module.css";
-import { clashes, draftOf, limitOf, patchOf, withClashes, wrongAssumption, wrongLimit, wrongSpace } from "./edit";
+import {
+  clashes,
+  draftOf,
+  limitOf,
+  patchOf,
+  typedText,
+  withClashes,
+  wrongAssumption,
+  wrongLimit,
+  wrongSpace,
+} from "./edit";
 import { NumberField } from "../common/NumberField";
 import { Sentence } from "../common/Sentence";
 import { FormDialog, type DialogProps } from "./FormDialog";
@@ -35,8 +45,10 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
   const [known, setKnown] = useState(experiment);
   // The clashes of which the user has been told. A domain that others have given another type clashes again and again.
   const [told, setTold] = useState<readonly string[]>([]);
-  const [draft, setDraft] = useState(() => draftOf(experiment));
+  const [begin] = useState(() => draftOf(experiment));
+  const [draft, setDraft] = useState(begin);
   const patch = patchOf(known, draft);
+  useTypedText(experiment.id, typedText(begin, draft));
   const save = async (left: number): Promise<Experiment> => {
     const now = await api.exactExperiment(experiment.id);
     const lost = clashes(patch, patchOf(known, draftOf(now)));
@@ -176,6 +188,18 @@ function Form({ experiment, onClose, onDone }: DialogProps) {
       <p className={classes.words}>Running ranks keep their old limits until they restart.</p>
     </FormDialog>
   );
+}
+
+/** Keep what was typed while the form is open, since the page that says that somebody has deleted the experiment shows it. */
+function useTypedText(id: string, text: string): void {
+  const client = useQueryClient();
+  useEffect(() => {
+    if (text === "") return;
+    const queryKey = keys.typed(id);
+    client.setQueryDefaults(queryKey, { gcTime: Infinity });
+    client.setQueryData(queryKey, text);
+    return () => client.removeQueries({ queryKey });
+  }, [client, id, text]);
 }
 
 /** Return the error for a patch that would replace what somebody else has saved since the form was opened. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { clashes, limitOf, spacePatch, withClashes, wrongLimit } from "./edit";
+import { clashes, draftOf, limitOf, spacePatch, typedText, withClashes, wrongLimit } from "./edit";
 
 const lr = { type: "loguniform", lower: 1e-4, upper: 0.1 };
 
@@ -64,4 +64,13 @@ it("accepts a word or a number for a limit that may be either", () => {
   expect(["auto", " 3 ", "0", "-1", ""].map(limitOf)).toEqual(["auto", 3, 0, "-1", ""]);
   const right = ["auto", 3, "-1", ""].map((value) => wrongLimit(value, "auto") === null);
   expect(right).toEqual([true, true, false, false]);
+});
+
+it("shows what was typed into the form, and nothing else of it", () => {
+  const fields = { name: "digits", notes: "", tags: {}, priority: 0, weight: 1, num_samples: null, limits: {} };
+  const before = draftOf({ ...fields, space: { lr } } as never);
+  expect(typedText(before, { ...before, limits: { ...before.limits } })).toBe("");
+  const long = "word ".repeat(40).trim();
+  const typed = typedText(before, { ...before, notes: long, priority: "", limits: { ...before.limits, gpu_hours: 7 } });
+  expect(typed).toBe(`notes: ${long}\npriority: ""\ngpu_hours: 7\n`);
 });

@@ -43,6 +43,14 @@ export function draftOf(experiment: Source): Draft {
   };
 }
 
+/** What was typed into the form, as YAML: the fields that differ from `before`; empty if none does. */
+export function typedText(before: Draft, now: Draft): string {
+  const fieldsOf = ({ limits, ...fields }: Draft): Json => ({ ...fields, ...limits });
+  const old = fieldsOf(before);
+  const typed = Object.entries(fieldsOf(now)).filter(([field, value]) => value !== old[field]);
+  return typed.length > 0 ? stringify(Object.fromEntries(typed), { lineWidth: 0 }) : "";
+}
+
 /** Say why the text is not a search space; null if it is a mapping. The service checks what is in it. */
 export const wrongSpace = (text: string): string | null => readMapping(text, SPACE_LINE)[1];
 

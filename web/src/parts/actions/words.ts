@@ -64,9 +64,9 @@ export const ACTIONS = Object.keys(WORDS) as Action[];
 
 export const TRIAL_WORDS: Record<TrialAction, Words> = wordsOf(TRIAL_VERBS, "trial");
 
-/** Why an action that was possible when its question was asked can no longer be done. */
-export function lateWords(action: Action | TrialAction, state: string): string {
-  const done = action === "archive" || action === "unarchive";
+/** Why an action that was possible when its question was asked can no longer be done. `archived` is absent for a trial. */
+export function lateWords(action: Action | TrialAction, state: string, archived?: boolean): string {
+  const done = (action === "archive" && archived) || (action === "unarchive" && !archived);
   return done ? "Somebody has done this meanwhile." : `This can no longer be done. It is ${state} now.`;
 }
 

@@ -5,7 +5,7 @@ import { useState } from "react";
 import { MemoryRouter } from "react-router";
 import { afterEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { api, ApiError } from "../../api/client";
-import { CHANNEL } from "./otherTabs";
+import { CHANNEL, onOtherTabs } from "./otherTabs";
 import { SignedIn, SignOut } from "./SignIn";
 
 afterEach(() => {
@@ -88,6 +88,27 @@ test("a service with an identity provider offers to sign in there, and to return
 
 const otherTab = new BroadcastChannel(CHANNEL);
 
+test.each([
+  ["has no channels", undefined],
+  [
+    "refuses them",
+    class {
+      constructor() {
+        throw new DOMException("The operation is insecure.", "SecurityError");
+      }
+    },
+  ],
+])("a browser that %s shows the page, and lets people sign out", async (_, channels) => {
+  vi.resetModules();
+  vi.stubGlobal("BroadcastChannel", channels);
+  const tabs = await import("./otherTabs");
+  expect(tabs.onOtherTabs).not.toBe(onOtherTabs);
+  const end = tabs.onOtherTabs(() => {});
+  tabs.tellOtherTabs();
+  end();
+  vi.unstubAllGlobals();
+});
+
 describe("if a session ends while somebody types", () => {
   /** Show a page that reads each second, with a dialog that it opens at a click. */
   function Form() {
@@ -138,7 +159,9 @@ describe("if a session ends while somebody types", () => {
     render(
       <MantineProvider env="test">
         <MemoryRouter>
-          <QueryClientProvider client={(client = new QueryClient())}>
+          <QueryClientProvider
+            client={(client = new QueryClient({ defaultOptions: { queries: { staleTime: 2000 } } }))}
+          >
             <SignedIn>
               <Form />
             </SignedIn>
@@ -244,6 +267,17 @@ describe("if a session ends while somebody types", () => {
     name = "me";
     otherTab.postMessage(null);
     await waitFor(() => expect(screen.queryByLabelText(/Token/)).toBeNull());
+    expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
+  });
+
+  test("they come back if they have signed in in another tab before the form was there", async () => {
+    await type();
+    read.mockRejectedValueOnce(new ApiError(401, "a token is needed"));
+    await act(() => client.refetchQueries({ queryKey: ["session"] }));
+    await act(() => client.refetchQueries({ queryKey: ["experiments"] }));
+    await screen.findByLabelText(/Token/);
+    await act(() => vi.advanceTimersByTimeAsync(500));
+    expect(screen.queryAllByLabelText(/Token/)).toHaveLength(0);
     expect((await screen.findByRole<HTMLInputElement>("textbox", { name: "Name" })).value).toBe("digits-2");
   });
 

@@ -1,6 +1,6 @@
 import { Button, PasswordInput } from "@mantine/core";
 import { useQuery, useQueryClient, type QueryClient } from "@tanstack/react-query";
-import { useEffect, useEffectEvent, useRef, useState, type FormEvent } from "react";
+import { useEffect, useEffectEvent, useState, type FormEvent } from "react";
 import { api } from "../../api/client";
 import { ROOT } from "../../api/root";
 import { FocusBack } from "./FocusBack";
@@ -22,11 +22,13 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
   useTitle("Sign in");
-  const { data: session } = useQuery({
+  const asked = useQuery({
     queryKey: ["session"],
     queryFn: ({ signal }) => api.session(signal),
+    refetchOnMount: "always",
     refetchOnWindowFocus: "always",
   });
+  const session = asked.data;
   const provider = session?.sign_in_url;
   const here = window.location.pathname.slice(ROOT.length) + window.location.search;
   const enter = async (found: Parameters<typeof identity>[0]) => {
@@ -35,13 +37,13 @@ export default function SignInForm({ last, onOther }: SignInFormProps) {
       await client.resetQueries();
     } else await readAgain(client);
   };
-  // Somebody may sign in in another tab of the browser. At first, the cache may still have the session that has ended.
+  // Somebody may sign in in another tab of the browser, even before this form is there. At first, the cache may still have the session
+  // that has ended, so an answer counts only if it came later.
   const enterLatest = useEffectEvent(enter);
-  const wasOut = useRef(false);
+  const signedIn = asked.isSuccess && asked.isFetchedAfterMount && asked.data.name !== null ? asked.data : null;
   useEffect(() => {
-    if (session?.name === null) wasOut.current = true;
-    else if (session && wasOut.current) void enterLatest(session);
-  }, [session]);
+    if (signedIn) void enterLatest(signedIn);
+  }, [signedIn]);
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     setBusy(true);

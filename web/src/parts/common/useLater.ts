@@ -8,8 +8,9 @@ export function useLater(): boolean {
   const deferred = useDeferredValue(true, false);
   const [waited, setWaited] = useState(false);
   useEffect(() => {
+    if (deferred) return; // the page need not be rendered once more
     const timer = setTimeout(() => setWaited(true), AT_LATEST_MS);
     return () => clearTimeout(timer);
-  }, []);
+  }, [deferred]);
   return deferred || waited;
 }
