@@ -283,6 +283,7 @@ OTHER_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "wrong number": ({"max_t": "long"}, r"not know \(max_t\)"),
     "no number": ({"num_samples": {}}, r"not know \(num_samples\)"),
     "wrong number inside": ({"limits": {"max_failures": "many"}}, r"not know \(limits.max_failures\)"),
+    "wrong section": ({"limits": 5}, r"not know \(limits\)"),
     "wrong choice": ({"resolved": {"scheduler": 5, "search": None}}, r"not know \(resolved.scheduler\)"),
     "wrong number in a list": ({"points_to_evaluate": [1], "tags": {"a": 1}}, r"not know \(points_to_evaluate, tags\)"),
 }
@@ -368,6 +369,12 @@ async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
         refused = await client.post(f"{API}/{made[name]}/{verb}", json={})
         assert refused.status_code == 409
         assert listed[name]["unreadable"][1:] in refused.json()["detail"]
+    for name in ("damaged spec", "damaged changes", "wrong section"):
+        asked = {"limits": {"max_failures": 3}}
+        changed = await client.patch(f"{API}/{made[name]}", json=asked, headers={"If-Match": "*"})
+        assert (changed.status_code, "cannot be changed: " in changed.json()["detail"]) == (409, True), changed.text
+    renamed = await client.patch(f"{API}/{made['new option']}", json={"notes": "kept"}, headers={"If-Match": "*"})
+    assert renamed.status_code == 200, "what this version knows can be changed"
     replayed = await client.post(f"{API}/{made['new option']}/replay", json={"scheduler": {"type": "fifo"}})
     assert (replayed.status_code, "not know (limits.moon" in replayed.json()["detail"]) == (422, True)
     for warm_start in (None, "auto"):  # both read the newest experiments
