@@ -12,7 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import CTE, JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
+from sqlalchemy import (
+    CTE,
+    JSON,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+    true,
+    type_coerce,
+)
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec, known
 from tuner.domain.states import ExperimentState, TrialState, is_state, read_state
@@ -375,7 +389,12 @@ class Experiments:
 
     def _valid(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Replace text that is not JSON with NULL. PostgreSQL has a function for this only since version 16."""
-        return case((func.json_valid(text) == 1, text)) if self._database.backend == "sqlite" else text
+        dialect = self._database.engine.dialect
+        if dialect.name == "sqlite":
+            return case((func.json_valid(text) == 1, text))
+        if (getattr(dialect, "server_version_info", None) or (0,)) >= (16,):
+            return case((func.pg_input_is_valid(text, literal_column("'json'")), text))
+        return text
 
     def _parsed(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Cast text to JSON. SQLite has no JSON type, and reads the text directly."""
