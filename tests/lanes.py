@@ -25,15 +25,15 @@ MESSAGE_BYTES = 1 << 18
 
 def ask(path: str, arguments: list[str]) -> None:
     """Let a fork run the code of `python -u -c CODE`, with the files and the environment of this process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        try:
-            server.connect(path)
-            lane = {"code": arguments[-1], "environment": dict(os.environ), "niceness": os.nice(0)}
-            socket.send_fds(server, [json.dumps(lane).encode()], [0, 1, 2])
-        except OSError:
-            os.execv(sys.executable, [sys.executable, *arguments])
-        with contextlib.suppress(ConnectionError):
-            server.recv(1)  # returns when the fork has ended
+    try:
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server.connect(path)
+        lane = {"code": arguments[-1], "environment": dict(os.environ), "niceness": os.nice(0)}
+        socket.send_fds(server, [json.dumps(lane).encode()], [0, 1, 2])
+    except OSError:  # also on macOS, which has no such sockets
+        os.execv(sys.executable, [sys.executable, *arguments])
+    with server, contextlib.suppress(ConnectionError, KeyboardInterrupt):
+        server.recv(1)  # returns when the fork has ended
 
 
 def serve(path: str) -> None:
@@ -81,6 +81,10 @@ def _end(selector: selectors.BaseSelector, lane: tuple[int, socket.socket, int])
         signal.pidfd_send_signal(ended, signal.SIGKILL)
         os.waitpid(process, 0)
         os.close(ended)
+        with contextlib.suppress(OSError):  # the client has ended
+            client.shutdown(
+                socket.SHUT_RDWR
+            )  # `close` alone would not tell the client, since later lanes have copies of the socket
         client.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -56,16 +57,35 @@ class Client:
 def test_a_lane_is_a_fork_with_the_files_and_variables_of_its_client(
     server: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    client, killed = Client(tmp_path / "lanes"), Client(tmp_path / "lanes")
+    client, later, killed = [Client(tmp_path / "lanes") for _ in range(3)]
     assert (client.parent, client.name) == (server.pid, "gw0")
     assert client.lane != client.process.pid
+    assert client.finish() == 0, "a client ends with its lane, whatever later lanes do"
 
     lane = os.pidfd_open(killed.lane)
     killed.process.kill()
     assert select.select([lane], [], [], 60)[0], "a lane ends with its client"
     os.close(lane)
-    assert client.finish() == 0, "a client ends with its lane"
+    assert later.finish() == 0
     assert killed.finish() == -signal.SIGKILL
+
+
+def test_a_system_without_the_sockets_of_lanes_starts_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every lane failed on macOS, which has no SOCK_SEQPACKET."""
+    ran: list[list[str]] = []
+
+    def no_socket(*of: int) -> None:
+        raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
+
+    def run(path: str, arguments: list[str]) -> None:
+        ran.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(lanes.socket, "socket", no_socket)
+    monkeypatch.setattr(os, "execv", run)
+    with pytest.raises(SystemExit):
+        lanes.ask("lanes", ["-u", "-c", LANE])
+    assert ran == [[sys.executable, "-u", "-c", LANE]]
 
 
 def test_without_a_server_the_client_is_the_lane(tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def unknown_state(state: str) -> str:
 def damaged_columns(names: Sequence[str]) -> str:
     """Return a sentence that says that columns of an experiment's row do not have the JSON that belongs there."""
     return (
-        f"the experiment's row in the database is damaged: {' and '.join(names)} cannot be read as JSON. A backup of the "
-        "database may still have the experiment"
+        f"this version of tuner cannot read {' and '.join(names)} in the experiment's row in the database: another version has "
+        "written it, or the row is damaged. A backup of the database may still have what was there before the damage"
     )
 
 

@@ -22,7 +22,7 @@ from tuner.cli.service.experiments import ask
 from tuner.domain.batch import Batch
 from tuner.domain.decisions import Note, Stop
 from tuner.domain.states import ExperimentState, TrialState
-from tuner.errors import Conflict, NotFound, SpecError, WrongArgument
+from tuner.errors import Conflict, NewerLog, NotFound, SpecError, WrongArgument
 from tuner.sdk.saved import experiments, load
 from tuner.service_url import announced
 from tuner.settings import Settings
@@ -282,6 +282,24 @@ def test_a_search_of_another_python_is_refused_before_anything_is_written(store:
             call()
     assert not store.commands.pending([made.id])
     assert store.experiments.get(made.public_id).spec.num_samples == 3
+
+
+@pytest.mark.parametrize("differs", ["state = 'resting'", "spec = json_set(spec, '$.moon', 1)"])
+def test_a_search_that_this_version_cannot_read_is_refused_before_anything_is_written(
+    store: Store, differs: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command stayed, so that the version that can read the search would have resumed it. A traceback was printed."""
+    made, epoch, _ = begin(store, spec=a_spec("digits", num_samples=3))
+    store.drivers.commit(made.id, epoch, Batch(log=[], state=ExperimentState.PAUSED), T0)
+    store.drivers.release(made.id, epoch)
+    with store._database.write() as cursor:
+        cursor.execute(f"UPDATE experiment SET {differs} WHERE id = ?", (made.id,))
+    for call in (lambda: tuner.resume("digits"), lambda: tuner.load("digits").add(5)):
+        with pytest.raises(NewerLog, match="another version has written it"):
+            call()
+    assert not store.commands.pending([made.id])
+    assert store.experiments.get(made.public_id).driver_epoch == epoch
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_search_on_agents_that_a_service_drives_is_followed(store: Store) -> None:

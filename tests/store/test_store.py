@@ -162,6 +162,14 @@ class TestExperiments:
         orders = descending if sort.startswith("-") else ascending
         assert seen == orders[sort.removeprefix("-")].split()
 
+    def test_a_damaged_row_breaks_no_order(self, store: Store) -> None:
+        for name in "ab":
+            store.experiments.create(a_spec(name))
+        with store._database.write() as cursor:
+            cursor.execute("UPDATE experiment SET spec = '{', counts = '{', best = '{' WHERE name = 'a'", ())
+        for sort in SORTED_BY:
+            assert {item.spec.name for item in store.experiments.page(sort=sort).items} == {"?", "b"}, sort
+
     @pytest.mark.parametrize("sort", SORTED_BY)
     def test_an_order_parses_no_spec_again_and_again(self, store: Store, sort: str) -> None:
         """To sort 10,000 experiments by a method that was parsed dozens of times took 13 s."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 Mode = Literal["min", "max"]
 # Which value of a trial counts wherever trials are ranked and shown: its best, or its last.
@@ -350,6 +350,14 @@ class Spec:
         return cls(**parts)
 
 
+_RESOLVED: Mapping[str, Any] = {
+    "scheduler": Mapping[str, Any],
+    "search": Mapping[str, Any] | None,
+    "constraints": Mapping[str, Any],
+    "budget": str | None,
+    "runtime_env": Mapping[str, Any],
+}
+"""The types of the parts of `Spec.resolved`."""
 _NAMELESS: Mapping[str, Any] = {"name": "?", "space": {}, "objectives": [{"metric": "?", "mode": "min"}]}
 """Replacements for what every spec has, if another version has written it in another form."""
 
@@ -374,27 +382,44 @@ def known(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         found[name] = [part for part, _ in read] if name == "objectives" else read[0][0]
         if name == "objectives" and any(part.keys() != {"metric", "mode"} for part in found[name]):
             del found[name]
+    if others := _in_types(found.get("resolved", {}), _RESOLVED)[1]:
+        unknown += [f"resolved.{name}" for name in others]
+        del found["resolved"]  # its parts belong together
     return found, unknown
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     hints = _hints(kind)
-    found = {name: value for name, value in data.items() if name in hints and _fits(value, hints[name])}
+    found, _ = _in_types({name: value for name, value in data.items() if name in hints}, hints)
     return found, [name for name in data if name not in found]
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _in_types(data: Mapping[str, Any], hints: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that fit their types, and the names of the others. A value without a type fits."""
+    found = {name: value for name, value in data.items() if fits(value, hints.get(name, Any))}
+    return found, [name for name in data if name not in found]
+
+
+def fits(value: Any, hint: Any) -> bool:
     """Return whether a JSON value fits a type. The parts of the spec, which are dataclasses, are left to `known`."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Literal:
         return value in inner
     if kind in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
+        return any(fits(value, each) for each in inner)
     if kind is Mapping:
-        return isinstance(value, Mapping) and all(_fits(each, inner[1]) for each in value.values())
+        return isinstance(value, Mapping) and all(fits(each, inner[1]) for each in value.values())
+    if is_typeddict(kind):
+        return (
+            isinstance(value, Mapping)
+            and kind.__required_keys__ <= value.keys()
+            and not _in_types(value, _hints(kind))[1]
+        )
+    if kind is tuple and inner[-1] is not Ellipsis:
+        return isinstance(value, list | tuple) and len(value) == len(inner) and all(map(fits, value, inner))
     if kind in (tuple, Sequence):
         return dataclasses.is_dataclass(inner[0]) or (
-            isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+            isinstance(value, list | tuple) and all(fits(each, inner[0]) for each in value)
         )
     if kind in (int, float):  # JSON may have lost the difference between the two
         return isinstance(value, int | float)
@@ -403,9 +428,9 @@ def _fits(value: Any, hint: Any) -> bool:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of the options of a part of the spec."""
+    """Return the types of the options of a part of the spec, or of the keys of a TypedDict."""
     hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+    return hints if is_typeddict(kind) else {each.name: hints[each.name] for each in dataclasses.fields(kind)}
 
 
 def is_finite(value: float | None) -> bool:

@@ -21,6 +21,7 @@ from tuner.experiment.operations.usecases import continue_experiment, create_fro
 from tuner.experiment.operations.verbs import TRIAL_VERBS, act_on_trial, why_it_stays_ended
 from tuner.experiment.specs.model import OPTIONS
 from tuner.experiment.specs.spec import mistakes_beside
+from tuner.experiment.specs.stored import check_driven
 from tuner.names import keywords_explained, name_of, printable
 from tuner.sdk import driving
 from tuner.sdk.arguments import adapted
@@ -377,6 +378,7 @@ def resume(
     Raises:
         Conflict: the experiment has ended and no trials were requested; a trial of `retry` has not failed; or several experiments
             have this name, which the message lists.
+        NewerLog: another version has written something of the experiment that this one cannot read.
         NotFound: the database of this home has no such experiment, or the experiment has no such trial.
         SpecError: its trials run on agents, and no service drives it now; the local executor cannot run them here; or another
             version of Python has pickled the training function.
@@ -400,6 +402,7 @@ def resume(
             raise Conflict(
                 f"{record.public_id} is a study, whose trials are run by a script: continue it with tuner.create_study"
             )
+        check_driven(record)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         if not reopens:
             store.commands.add(record.id, "resume", reason="by a user")
@@ -451,6 +454,7 @@ def _add(
                     printable(f"{experiment_id} is a study: the script that calls {where} gets the trials from ask()")
                 )
             return read_result(store, experiment_id, ray_address, callbacks)
+        check_driven(record)
         chosen = _choice(store, settings, record, ray_address)  # may refuse, so nothing is written before
         if record.state in (ExperimentState.PAUSING, ExperimentState.PAUSED):
             store.commands.add(record.id, "resume", reason="by a user")

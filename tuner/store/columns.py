@@ -211,7 +211,7 @@ class Columns:
             else:
                 self._read(cursor, list(self._values), changed)
             [(best,)] = cursor.rows("SELECT best FROM experiment WHERE id = ?", (self._experiment,)) or [(None,)]
-            self.expected = Expected.of(readable(best, dict))
+            self.expected = Expected.of(readable(best, "best"))
             self._seq = last
         stored = dict.fromkeys(each for name in ("number", *needed) for each in _read_for(name))
         if missing := [name for name in stored if name not in self._values]:

@@ -12,7 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import CTE, JSON, ColumnElement, Connection, Select, Text, case, cast, func, select, true, type_coerce
+from sqlalchemy import (
+    CTE,
+    JSON,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+    true,
+    type_coerce,
+)
 
 from tuner.domain.experiment import DEFAULT_PROJECT, SECTIONS, SPEC_VERSION, Spec, known
 from tuner.domain.states import ExperimentState, TrialState, is_state, read_state
@@ -375,7 +389,12 @@ class Experiments:
 
     def _valid(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Replace text that is not JSON with NULL. PostgreSQL has a function for this only since version 16."""
-        return case((func.json_valid(text) == 1, text)) if self._database.backend == "sqlite" else text
+        dialect = self._database.engine.dialect
+        if dialect.name == "sqlite":
+            return case((func.json_valid(text) == 1, text))
+        if (getattr(dialect, "server_version_info", None) or (0,)) >= (16,):
+            return case((func.pg_input_is_valid(text, literal_column("'json'")), text))
+        return text
 
     def _parsed(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Cast text to JSON. SQLite has no JSON type, and reads the text directly."""
@@ -401,7 +420,7 @@ class Experiments:
             c = experiment.c
             columns = (c.project, c.state, type_coerce(c.counts, Text), c.gpu_hours, c.gpu_hours_saved)
             for project, state, text, used, saved in connection.execute(select(*columns).where(self._visible())):
-                counts = _counts(readable(text, dict))
+                counts = _counts(readable(text, "counts"))
                 state = read_state(ExperimentState, state)
                 found.experiments[project, str(state)] += 1
                 found.gpu_seconds[project] += 3600 * used
@@ -585,8 +604,8 @@ def record(row: Any) -> ExperimentRecord:
         first, unknown = Spec.read({})
         first = dataclasses.replace(first, project=parts["project"])
         damaged.append("spec")
-    for name, kind in (("changes", dict), ("best", dict), ("counts", dict), ("pauses", list)):
-        parts[name] = _decoded(parts[name], kind, name, damaged)
+    for name in ("changes", "best", "counts", "pauses"):
+        parts[name] = _decoded(parts[name], name, damaged)
     parts["changes"], more = known(parts["changes"] or {})
     parts["unknown"], parts["damaged"] = (*dict.fromkeys([*unknown, *more]),), (*damaged,)
     parts["first_spec"], parts["spec"] = first, first.amended(parts["changes"]) if parts["changes"] else first
@@ -600,9 +619,9 @@ def record(row: Any) -> ExperimentRecord:
     return ExperimentRecord(**parts)
 
 
-def _decoded(text: str | None, kind: type, name: str, damaged: list[str]) -> Any:
-    """Return the JSON value of a column. If there is none of this type, return None and add the column's name to `damaged`."""
-    value = readable(text, kind)
+def _decoded(text: str | None, name: str, damaged: list[str]) -> Any:
+    """Return the JSON value of a column. If there is none of its type, return None and add the column's name to `damaged`."""
+    value = readable(text, name)
     if value is None and text not in (None, "null"):
         damaged.append(name)
     return value

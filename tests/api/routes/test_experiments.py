@@ -283,18 +283,33 @@ OTHER_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "wrong number": ({"max_t": "long"}, r"not know \(max_t\)"),
     "no number": ({"num_samples": {}}, r"not know \(num_samples\)"),
     "wrong number inside": ({"limits": {"max_failures": "many"}}, r"not know \(limits.max_failures\)"),
+    "wrong section": ({"limits": 5}, r"not know \(limits\)"),
+    "wrong choice": ({"resolved": {"scheduler": 5, "search": None}}, r"not know \(resolved.scheduler\)"),
     "wrong number in a list": ({"points_to_evaluate": [1], "tags": {"a": 1}}, r"not know \(points_to_evaluate, tags\)"),
 }
 """Specs that another version has written: what differs from one of this version, and what is said about it."""
 PARTS = ("trials", "trials?sort=front", "trials/sample", "segments", "checkpoints", "decisions", "log", "best", "pareto",
          "curves?metric=x", "best-so-far", "importance", "timeline", "forecast", "spec", "hypervolume?reference=0")  # fmt: skip
 """The routes that the page reads of an experiment."""
+OTHER_VALUES = {
+    "counts 1": '{"completed": "many"}',
+    "counts 2": '{"moon": {}}',
+    "best 1": '{"trial_number": "x"}',
+    "best 2": '{"trial_number": 0, "value": "x"}',
+    "best 3": '{"trial_number": 0, "value": 1, "finished": {"value": 1}}',
+    "best 4": '{"trial_number": 0, "value": 1, "runs": {"mean": 1}}',
+    "pauses 1": "[1]",
+    "pauses 2": "[[1]]",
+    "pauses 3": '[["x", 1]]',
+}
+"""JSON whose inner values another version has written in other types."""
 OTHER_ROWS = {
     "changed": r"\((moon, limits.rose)\)",
     **{
-        f"damaged {column}": f"damaged: {column} cannot be read"
+        f"damaged {column}": f"cannot read {column} in the experiment's row"
         for column in ("spec", "changes", "counts", "best", "pauses")
     },
+    **{f"other {name}": f"cannot read {name[:-2]} in the experiment's row" for name in OTHER_VALUES},
     "new state": r"state that this version of tuner does not know \(resting\)",
 }
 """Rows with other columns that another version has written, or whose text is not JSON: what is said about each."""
@@ -316,6 +331,8 @@ async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
         for column in ("spec", "changes", "counts", "best", "pauses"):
             broken = "5" if column == "pauses" else '{"name": '
             cursor.execute(f"UPDATE experiment SET {column} = ? WHERE name = ?", (broken, f"damaged {column}"))
+        for name, value in OTHER_VALUES.items():
+            cursor.execute(f"UPDATE experiment SET {name[:-2]} = ? WHERE name = ?", (value, f"other {name}"))
         cursor.execute(
             "UPDATE experiment SET state = 'resting', counts = ? WHERE name = 'new state'", ('{"moon": 30}',)
         )
@@ -338,7 +355,7 @@ async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
         shown = (await client.get(f"{API}/{made[name]}")).json()
         assert shown == listed[name]
         state, trials = ("paused", "paused") if name == "new state" else ("pending", "completed")
-        assert (shown["state"], shown["counts"][trials]) == (state, 0 if name == "damaged counts" else 30)
+        assert (shown["state"], shown["counts"][trials]) == (state, 0 if "counts" in name else 30)
         for part in PARTS:
             answer = await client.get(f"{API}/{made[name]}/{part}")
             assert answer.status_code < 500, (name, part, answer.text)
@@ -352,6 +369,12 @@ async def test_a_spec_of_another_version_takes_no_other_experiment_with_it(
         refused = await client.post(f"{API}/{made[name]}/{verb}", json={})
         assert refused.status_code == 409
         assert listed[name]["unreadable"][1:] in refused.json()["detail"]
+    for name in ("damaged spec", "damaged changes", "wrong section"):
+        asked = {"limits": {"max_failures": 3}}
+        changed = await client.patch(f"{API}/{made[name]}", json=asked, headers={"If-Match": "*"})
+        assert (changed.status_code, "cannot be changed: " in changed.json()["detail"]) == (409, True), changed.text
+    renamed = await client.patch(f"{API}/{made['new option']}", json={"notes": "kept"}, headers={"If-Match": "*"})
+    assert renamed.status_code == 200, "what this version knows can be changed"
     replayed = await client.post(f"{API}/{made['new option']}/replay", json={"scheduler": {"type": "fifo"}})
     assert (replayed.status_code, "not know (limits.moon" in replayed.json()["detail"]) == (422, True)
     for warm_start in (None, "auto"):  # both read the newest experiments

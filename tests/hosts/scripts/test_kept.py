@@ -179,7 +179,12 @@ def test_a_host_that_died_in_between_is_replaced_if_its_node_lives(monkeypatch: 
 
 
 SCRIPT = """
-import os, sys, psutil, threading, tuner
+import os, signal, sys, psutil, threading, tuner
+from tuner.hosts.scripts import kept
+
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signal.alarm(360)  # the test kills only the parent
 
 ONE = {"metric": "loss", "mode": "min", "num_samples": 1, "scheduler": "fifo", "executor": "ray", "verbose": 0}
 
@@ -209,7 +214,6 @@ os.environ["KMP_INIT_AT_FORK"] = "FALSE"  # as `import sklearn` does
 third = search(changed)
 assert first == second == third, "the worker of the first search outlives its thread, and is warm for a changed function"
 
-from tuner.hosts.scripts import kept
 from tuner.errors import SpecError
 import ray
 try:
@@ -240,7 +244,8 @@ def test_a_script_of_its_own_keeps_ray_and_warm_workers_until_it_ends(tmp_path: 
 
     The kernel killed Ray with that thread. After the next search had waited for a minute, Ray ended the whole script. After the
     kernel had killed the raylet for lack of memory, a search waited forever. Without the GCS server, Ray ended the script after
-    a minute, even if its search was over.
+    a minute, even if its search was over. The script is a fork of a process that has imported the modules, as the workers of a
+    preloading server are. Such a fork started a host for each search, and `tuner.shutdown` ended nothing.
     """
     environment = {**os.environ, "TUNER_HOME": str(tmp_path / "home")}
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -31,6 +31,7 @@ from tuner.experiment.operations.earlier import ProjectFacts, with_earlier
 from tuner.experiment.operations.verbs import check_verb
 from tuner.experiment.specs.changes import parse_changes
 from tuner.experiment.specs.spec import parse_spec
+from tuner.experiment.specs.stored import check_changed
 from tuner.names import did_you_mean, in_project
 from tuner.plurals import counted
 from tuner.schedulers.functions import functions_by_name
@@ -329,6 +330,7 @@ def amend_experiment(
     def amend(record: ExperimentRecord) -> None:
         begun, read = record.driver_epoch > 0, record.revision if revision is None else revision
         changes = parse_changes(record.spec, data, begun=begun, has_default=_has_default_samples(record))
+        check_changed(record, changes)
         if "space" in changes:
             if record.source == "study":
                 raise Conflict(

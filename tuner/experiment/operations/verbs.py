@@ -233,7 +233,7 @@ def act(store: Store, name: Command, experiment: str) -> ExperimentRecord:
 
 
 def check_verb(name: Command, record: ExperimentRecord) -> None:
-    """Raise Conflict if the state of the experiment does not allow the verb, or if the verb needs a log that is incomplete."""
+    """Raise Conflict if the state of the experiment does not allow the verb, or if the experiment cannot run."""
     verb = VERBS[name]
     if record.state in verb.refused:
         raise Conflict(f"{record.public_id} is {record.state} and cannot be {verb.past}")

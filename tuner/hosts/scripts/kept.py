@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -36,6 +36,7 @@ class _Kept:
     needs: tuple[Any, ...]  # a call can use this host only if the call's needs are the same
     connection: str  # identifies the connection to the Ray instance that the host runs on
     users: int = 0
+    pid: int = field(default_factory=os.getpid)  # the process that keeps the host; a fork of it may have a copy of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,17 @@ _kept: _Kept | None = None
 _private: _Private | None = None
 _users = 0  # the number of users of all hosts
 _lock = threading.RLock()
-_pid = os.getpid()
+
+
+def _forget() -> None:
+    """Forget in a fork what belongs to its parent, and let the fork keep a host and Ray of its own."""
+    global _kept, _private, _users, _lock
+    _kept = _private = None
+    _users = 0
+    _lock = threading.RLock()  # another thread of the parent may hold the lock
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @contextlib.contextmanager
@@ -81,8 +92,6 @@ def borrow(
 def shutdown() -> None:
     """Shut down everything that is kept for later calls: the driver host, idle worker groups, and the private Ray instance."""
     global _kept
-    if os.getpid() != _pid:
-        return  # this process is a fork; the kept host belongs to its parent
     with _lock:
         kept, _kept = _kept, None
         if kept is not None and not kept.users:
@@ -151,6 +160,8 @@ def _connect(address: str | None) -> None:
 
 def _give_back(kept: _Kept, keep: bool) -> None:
     global _kept, _users
+    if kept.pid != os.getpid():
+        return  # this fork was made while its parent used the host
     with _lock:
         kept.users -= 1
         _users -= 1
@@ -200,7 +211,7 @@ def _connection() -> str:
 
 
 def _here(kept: _Kept) -> bool:
-    return os.getpid() == _pid and kept.connection == _connection()
+    return kept.pid == os.getpid() and kept.connection == _connection()
 
 
 def _answers(kept: _Kept) -> bool:
@@ -248,7 +259,7 @@ def _end_ray() -> None:
     """Shut down the Ray instance that this process started, unless another thread still uses it or it is already shut down."""
     global _private
     with _lock:
-        if _private is None or _users or os.getpid() != _pid:
+        if _private is None or _users:
             return
         private, _private = _private, None
         if private.connection == _connection():

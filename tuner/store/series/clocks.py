@@ -70,7 +70,7 @@ def of_trials(cursor: Cursor, experiment: int, trials: Sequence[int] | None = No
     """
     chosen, numbers = ("", ()) if trials is None else among(cursor, trials)
     pauses = cursor.value("SELECT pauses FROM experiment WHERE id = ?", (experiment,))
-    running = RunningClock(0.0, readable(pauses, list) or ())
+    running = RunningClock(0.0, readable(pauses, "pauses") or ())
     rows = list(cursor.rows(_SEGMENTS.format(chosen=chosen), (experiment, *numbers)))
     followed = [row for row, after in pairwise(rows) if row[0] == after[0]]  # by another segment of the same trial
     lasts = _lasts(cursor, experiment, followed)
@@ -123,4 +123,6 @@ def clock(connection: Connection, experiment_id: int) -> RunningClock:
     row = connection.execute(query).first()
     if row is None:
         raise NotFound(f"no experiment with the internal id {experiment_id}")
-    return RunningClock(row.created_at if row.started_at is None else row.started_at, readable(row.pauses, list) or ())
+    return RunningClock(
+        row.created_at if row.started_at is None else row.started_at, readable(row.pauses, "pauses") or ()
+    )
