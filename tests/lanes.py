@@ -47,7 +47,8 @@ def serve(path: str) -> None:
     import pytest
 
     starter = os.getppid()
-    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"])
+    # Without capturing, the libraries that keep `sys.stderr` when they are imported keep that of the process, which stays open.
+    pytest.main(["--collect-only", "-q", "-s", "-p", "no:cacheprovider"])
     sys.stdout.flush()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, selectors.DefaultSelector() as selector:
         listener.bind(path)
