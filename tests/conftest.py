@@ -230,8 +230,8 @@ def _scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def private_ray(_kept: _Ray, _scripts: Path) -> Iterator[Path]:
     """Let `tuner.run` start a Ray of two CPUs. It is kept, with its warm workers, for later tests of any module.
 
-    Tests that change the environment or `sys.path` start a Ray of their own, and so do the tests after them. So yield a
-    folder that is in `sys.path`, as the folder of a script is.
+    A test that changes the environment or `sys.path` needs a new Ray, and so does the test after it. To avoid this, yield a
+    folder that is already in `sys.path`, as the folder of a script is, for the modules of the tests.
     """
     import ray  # noqa: F401  # so that executor="auto" chooses Ray
 

@@ -61,6 +61,10 @@ def test_every_large_folder_has_its_reason_on_the_page() -> None:
     assert max(large.values()) <= 17
 
 
+def test_few_modules_are_in_no_package() -> None:
+    assert len(set((ROOT / "tuner").glob("[!_]*.py"))) <= 8
+
+
 def test_every_layer_is_there() -> None:
     for package, order in contracts().items():
         known = [f"{module}." for module in modules(package)]

@@ -390,7 +390,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https://\S+|http://(localhost|127\.0\.0\.1)(:\d+)?(/\S*)?", text):
-        raise ValueError(f"expected a URL that begins with https://, got {text!r}")
+        raise ValueError(
+            f"expected an https:// URL without spaces (http:// only for localhost or 127.0.0.1), got {text!r}"
+        )
     return text
 
 

@@ -22,10 +22,10 @@ from tuner.cli import commands
 from tuner.cli.commands import app
 from tuner.cli.commands.several import with_numbers
 from tuner.cli.home.explain import _has_the_log, failed
+from tuner.cli.late_garbage import FIRST
 from tuner.domain.batch import Batch
 from tuner.domain.events import Failure
 from tuner.errors import Conflict, NotFound, TunerError
-from tuner.garbage import FIRST
 from tuner.settings import Settings
 from tuner.store import Store
 

@@ -57,11 +57,11 @@ def test_the_address_of_a_service_is_its_url(address: str, url: str) -> None:
 
 def test_a_token_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("tökén", "tnr_a\nX-Other: b"):
-        with pytest.raises(SpecError, match="^token: expected a token") as caught:
+        with pytest.raises(SpecError, match="^token: the token has characters other than printable ASCII") as caught:
             headers_of(token)
         assert token not in str(caught.value)
     monkeypatch.setenv("TUNER_TOKEN", "tökén")
-    with pytest.raises(SpecError, match="^token: expected a token .* in TUNER_TOKEN"):
+    with pytest.raises(SpecError, match="^token: the token in TUNER_TOKEN has characters"):
         headers_of(None)
 
 

@@ -502,9 +502,10 @@ def test_samplers_with_values_take_those_of_the_space() -> None:
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """Return what Optuna's own handler writes at Optuna's usual level, which other tests change.
+    """Redirect Optuna's own handler to a buffer, and yield the buffer.
 
-    The handler keeps the stream that was standard error when Optuna was imported.
+    `capfd` cannot see what the handler writes, since it keeps the stream that was standard error when Optuna was imported. Set
+    Optuna's usual level, since other tests change it.
     """
     (own,) = (h for h in logging.getLogger("optuna").handlers if type(h) is logging.StreamHandler)
     stream = io.StringIO()

@@ -280,7 +280,9 @@ class TestLog:
         store.drivers.commit(made.id, epoch, Batch(log=[(4, a_report(0, 1)), (5, a_report(0, 2))], trials=trials), T0)
         before = list(store.drivers.load(made.id))
         for first in (7, 3):
-            with pytest.raises(StoreError, match=f"the log ends at 5 and this batch begins at {first}") as caught:
+            with pytest.raises(
+                StoreError, match=f"the log ends at event 5, but the batch begins at event {first}"
+            ) as caught:
                 store.drivers.commit(
                     made.id, epoch, Batch(log=[(first, Stop(reason="no", trial=0))], summary={"reason": "no"}), T0
                 )

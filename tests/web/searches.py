@@ -40,9 +40,9 @@ Curve = Callable[[int, int, Mapping[str, Any], int], Mapping[str, float] | None]
 
 
 def learning(number: int, ordinal: int, params: Mapping[str, Any], iteration: int) -> Mapping[str, float] | None:
-    """Return an accuracy that rises towards what the configuration allows. A rate that is too high diverges.
+    """Return an accuracy, which rises to a maximum that depends on the configuration, and a loss.
 
-    Trial 2 fails once, trial 4 always.
+    If the learning rate is too high, they are NaN and infinity. Return None where trial 2 fails once, and trial 4 always.
     """
     if (number == 2 and ordinal == 1 and iteration == 5) or (number == 4 and iteration == 4):
         return None

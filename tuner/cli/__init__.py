@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from tuner.garbage import collect_late
+from tuner.cli.late_garbage import collect_late
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells report it."""

@@ -112,7 +112,7 @@ def headers_of(token: str | None) -> dict[str, str]:
     if not (found.isascii() and found.isprintable()):
         where = "" if token else " in TUNER_TOKEN"
         raise SpecError(
-            f"expected a token as `tuner token create` prints it{where}, got one with other characters than ASCII",
+            f"the token{where} has characters other than printable ASCII; expected the token that `tuner token create` printed",
             "/token",
         )
     authorization = {"Authorization": f"Bearer {found}"} if found else {}

@@ -128,9 +128,9 @@ class ExperimentLoop:
         """Queue an event. Return a future that is done once the event is committed, with the verdict for `segment`, if given.
 
         Events that arrive before `run` wait until DriverStarted has been handled, so that no decision is based on an
-        outdated state, and so that time without a driver never counts.
+        outdated state, and so that time without a driver is not counted as training time.
 
-        command: the id of the command row that the event carries out, if any.
+        If a command causes the event, `command` is the id of the command's row.
         """
         done = asyncio.get_running_loop().create_future()
         item = _Item(event, done, command, segment)

@@ -311,7 +311,9 @@ def _checked(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     for name in names:
         parts = name.split("/")
         if any("/".join(parts[:end]) in taken for end in range(1, len(parts))):
-            raise _refused(f"{name!r} has the path of another file as its folder")
+            raise _refused(
+                f"{name!r} is in a folder that has the same path as a file, if upper and lower case count as the same"
+            )
     return files
 
 

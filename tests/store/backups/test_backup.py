@@ -103,7 +103,7 @@ def refuses_beside_a_driver(url: str, copy: Path) -> None:
 def test_a_database_with_a_running_experiment_is_not_replaced(
     sqlite_store: Store, sqlite_url: str, tmp_path: Path
 ) -> None:
-    """Its driver went on, and ended with "the log ends at 61 and this batch begins at 190"."""
+    """Its driver went on, and ended with "the log ends at event 61, but the batch begins at event 190"."""
     refuses_beside_a_driver(sqlite_url, tmp_path / "copy")
 
 

@@ -1,4 +1,4 @@
-"""A storage that answers 503 for a while: a real HTTP server that speaks S3, in front of which requests can be refused.
+"""Test a storage that answers 503 for a while: a real S3 server behind a layer that can refuse requests.
 
 pyarrow takes many seconds to give up, so these tests are long. Their short form is in `test_outages.py`.
 """

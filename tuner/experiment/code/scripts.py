@@ -104,7 +104,7 @@ def _check_placeholders(arguments: tuple[str, ...], space: Any) -> None:
     known = {*space, TRIAL_DIR} if isinstance(space, Mapping) else {TRIAL_DIR}
     for name in sorted(placeholders(arguments)):
         if name not in known and name.partition("/")[0] not in known:
-            hint = did_you_mean(name, known) or f"; write {{{{{name}}}}} for the text itself"
+            hint = did_you_mean(name, known) or f"; to get the literal text {{{name}}}, write {{{{{name}}}}}"
             raise SpecError(f"{{{name}}} is not a parameter of the space{hint}", "/command")
 
 

@@ -207,7 +207,7 @@ class Link:
 
 
 def service_is_stopped() -> bool:
-    """Return whether the service, which has started this process, stands still, as after SIGSTOP."""
+    """Return whether the service, which started this process, is stopped, for example by SIGSTOP."""
     with contextlib.suppress(psutil.Error):
         return bool(psutil.Process(os.getppid()).status() == psutil.STATUS_STOPPED)
     return False

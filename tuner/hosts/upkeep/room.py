@@ -25,10 +25,10 @@ class Room:
     """Tells the experiments of a host how many trials and workers they may have, and which trials should make room.
 
     Args:
-        executor: where trials run.
-        executors: the executors of the host, with its worker groups.
-        named: the experiments that the host drives, by public id. The host changes it.
-        segments: the segments that run, by id. The host changes it.
+        executor: the host's own executor.
+        executors: all executors of the host, which know its worker groups.
+        named: the experiments that the host drives, by public id. The host changes this mapping.
+        segments: the segments that run, by id. The host changes this mapping.
     """
 
     def __init__(

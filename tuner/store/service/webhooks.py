@@ -114,7 +114,7 @@ class Due:
 
 
 class _Place(NamedTuple):
-    """The place in an experiment's log up to which its changes have been read."""
+    """The state and the times of an experiment at one point of its log: now, or when its changes were last collected."""
 
     seq: int
     state: str

@@ -170,7 +170,8 @@ class Writer:
         found = cursor.rows("SELECT driver_epoch, last_event_seq FROM experiment WHERE id = ?", (self.experiment,))
         if found and found[0][0] == self.epoch:
             raise StoreError(
-                f"experiment {self.public_id}: the log ends at {found[0][1]} and this batch begins at {batch.log[0][0]}"
+                f"experiment {self.public_id}: the batch does not fit the log: the log ends at event {found[0][1]}, but the "
+                f"batch begins at event {batch.log[0][0]}"
             )
         raise LostLease(f"experiment {self.public_id}: another driver has claimed it, so epoch {self.epoch} is over")
 

@@ -25,7 +25,6 @@ from tuner.domain.keys import keyed_seed
 from tuner.domain.logs import LogChunk, LogLimit
 from tuner.domain.segments import NOT_MOUNTED, Report, Verdict
 from tuner.errors import CheckpointError, CheckpointLost, text_of
-from tuner.garbage import rarely_collected
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Bring, Saver, answer_notes
 from tuner.trials.checkpoints.storage import nothing_around, place
@@ -43,6 +42,7 @@ from tuner.trials.runtime import rendezvous
 from tuner.trials.runtime.errors import describe
 from tuner.trials.runtime.function import directories, script_names
 from tuner.trials.runtime.function.code import add_to_path, load, resolve
+from tuner.trials.runtime.function.garbage import rarely_collected
 from tuner.trials.runtime.function.modules import Modules
 from tuner.trials.runtime.gradient_sync import GradientSyncCheck
 from tuner.trials.runtime.hygiene import Baseline

@@ -35,7 +35,10 @@ function placesFor(scaling: Scaling, { nodes, may_join }: Room): { now: number; 
   };
 }
 
-/** "for 2 trials at once, if nothing else runs, and for 6 with the nodes that may still join", or why there is none. */
+/**
+ * Return how many trials the cluster has room for, as in "for 2 trials at once, if nothing else runs, and for 6 with the nodes that
+ * may still join", or why it has room for none.
+ */
 export function roomWords(scaling: Scaling, cluster: Room): string {
   const { now, joining } = placesFor(scaling, cluster);
   if (now === Infinity) return "for any number of trials";

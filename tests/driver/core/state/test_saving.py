@@ -24,9 +24,10 @@ AUTO = {"interval_s": "auto", "keep_best": 0}
 
 
 def lost_share(interval: float, cost: float, mtbf: float) -> float:
-    """Return which share of the time is lost with this interval, by the exact expectation for exponential failures.
+    """Return the expected share of the time that is lost with this interval.
 
-    The wall time of a segment of `interval + cost` seconds, which starts over at each failure, is mtbf * (e^(w/mtbf) - 1).
+    The times between failures are exponentially distributed. A segment of w = interval + cost seconds, which starts over at each
+    failure, takes mtbf * (e^(w/mtbf) - 1) seconds on average.
     """
     return 1.0 - interval / (mtbf * math.expm1((interval + cost) / mtbf))
 

@@ -1,4 +1,4 @@
-"""The messages of agents: programs on other machines that ask for trials over HTTP."""
+"""Define the messages of agents. Agents are programs on other machines that ask for trials over HTTP."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ describe("a configuration that changed during the training", () => {
   });
 });
 
-it("calls the values of the table the last ones if the search changes parameters", () => {
+it("says that a column has the last values if the search changes parameters during training", () => {
   const trials = [{ number: 0, params: { lr: 0.1 }, last: {}, feasible: null } as never];
   const columns = (changing: boolean) =>
     columnsOf(trials, "loss", "training_iteration", [], "all", false, {}, null, null, changing);
