@@ -25,10 +25,12 @@ def copy(tmp_path: Path) -> Path:
 
 
 def edit(copy: Path, file: str, before: str, after: str) -> None:
-    """Insert a line before another one."""
+    """Insert a line before another one. `before` is how that one begins; choose another one if a change has torn it."""
     assert f"`{file}`" in (ROOT / "CONTRIBUTING.md").read_text(), f"CONTRIBUTING.md does not name {file}"
     text = (copy / file).read_text()
-    assert text.count(before) == 1
+    assert text.count(before) == 1, (
+        f"{file} has {before!r} {text.count(before)} times: let this test insert its line before another one"
+    )
     (copy / file).write_text(text.replace(before, after + before))
 
 
