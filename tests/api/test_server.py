@@ -154,3 +154,15 @@ def test_a_burst_of_requests_starts_no_garbage_collection(app: FastAPI, spec: di
         gc.set_threshold(*before)
     assert kept
     assert begun == []
+
+
+def test_a_closed_terminal_does_not_end_a_service_that_runs_under_nohup(app: FastAPI) -> None:
+    server, before = Server(app), signal.getsignal(signal.SIGHUP)
+    try:
+        for set_before, meanwhile in ((signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, server.handle_exit)):
+            signal.signal(signal.SIGHUP, set_before)
+            with server.capture_signals():
+                assert signal.getsignal(signal.SIGHUP) == meanwhile
+            assert signal.getsignal(signal.SIGHUP) == set_before
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -251,6 +251,10 @@ class Derived(TuneBOHB):
     """A user's own searcher."""
 
 
+class OwnLimiter(ConcurrencyLimiter):
+    """A user's own limiter."""
+
+
 def test_the_seed_of_a_tune_bohb_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was ignored, so that all of them proposed the same configurations."""
     monkeypatch.setattr(bohb_search, "BOHB", object)  # HpBandSter need not be installed
@@ -265,6 +269,7 @@ def test_the_seed_of_a_tune_bohb_is_that_of_the_search(monkeypatch: pytest.Monke
     ("searcher", "limit"),
     [
         (ConcurrencyLimiter(OptunaSearch(), 2), 2),
+        (OwnLimiter(OptunaSearch(), 2), 2),
         (Repeater(ConcurrencyLimiter(OptunaSearch(), 3), 2), 3),
         (BasicVariantGenerator(max_concurrent=4), 4),
         (BasicVariantGenerator(), None),
@@ -272,7 +277,16 @@ def test_the_seed_of_a_tune_bohb_is_that_of_the_search(monkeypatch: pytest.Monke
         (-1, None),
         (OptunaSearch(), None),
     ],
-    ids=["limiter", "inside a repeater", "generator", "generator without one", "bohb", "bohb without one", "plain"],
+    ids=[
+        "limiter",
+        "derived",
+        "inside a repeater",
+        "generator",
+        "generator without one",
+        "bohb",
+        "bohb without one",
+        "plain",
+    ],
 )
 def test_a_searcher_may_limit_how_many_trials_run_at_once(
     searcher: Any, limit: int | None, monkeypatch: pytest.MonkeyPatch

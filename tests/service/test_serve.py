@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -70,3 +72,24 @@ def test_a_service_does_not_start_in_a_folder_that_has_been_deleted(
         pytest.raises(SpecError, match="the current folder of this process has been deleted"),
     ):
         serve.serve(settings, early)
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["in a terminal", "under nohup"])
+def test_a_terminal_that_is_closed_during_the_start_ends_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    def loading(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise SpecError("it goes on")
+
+    monkeypatch.setattr(serve.Supervisor, "loading", loading)
+    monkeypatch.setattr(serve, "leave_lost_terminal", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with answering("127.0.0.1", 0) as early, pytest.raises(SpecError) if ignored else nullcontext():
+            serve.serve(Settings(home=tmp_path, port=0), early)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, "a second SIGHUP changes nothing"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

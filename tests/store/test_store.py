@@ -343,6 +343,8 @@ class TestViews:
         tally = store.experiments.tally()
         assert (tally.experiments, tally.trials) == ({("default", "paused"): 1}, {("default", "paused"): 3})
         assert store.drivers.claimable(T0 + 1000) == []
+        with pytest.raises(Conflict, match="is driven by"):
+            store.drivers.claim(made.id, "another", 60, T0)
         with pytest.raises(NewerLog, match=r"in a state that this version of tuner does not know \(resting\), since"):
             check_driven(found)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from tests.experiment.analysis.test_lineage import population
 from tests.store.examples import T0, a_spec, begin
 from tests.web.searches import Search, digits
 from tuner.cli import commands
-from tuner.cli.service.experiments import _spec, best, lines
+from tuner.cli.service.experiments import _spec, best, lines, listed
 from tuner.client.synchronous import Client, TrialHandle
 from tuner.domain.batch import Batch
 from tuner.domain.logs import LogChunk
@@ -68,6 +69,13 @@ def status(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         commands.main()
     return int(caught.value.code or 0)
+
+
+def test_an_experiment_in_a_state_of_a_newer_service_is_listed() -> None:
+    names = ("id", "trials", "metric", "best", "method", "project", "name", "abandoned")
+    newer: Any = SimpleNamespace(**dict.fromkeys(names), created_at="2026-12-01T00:00:00Z", state="resting")
+    client: Any = SimpleNamespace(experiments=lambda **_: [newer])
+    assert [one.state for one in listed(client, {}, 9)] == ["paused"]
 
 
 def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:

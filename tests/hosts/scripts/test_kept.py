@@ -68,6 +68,12 @@ def groups() -> list[dict[str, Any]]:
     return [group for group in table if group["state"] != "REMOVED"]
 
 
+def test_a_fork_does_not_give_back_the_host_of_its_parent() -> None:
+    borrowed, users = kept._Kept(None, (), "", users=1, pid=os.getppid()), kept._users
+    kept._give_back(borrowed, keep=False)
+    assert (borrowed.users, kept._users) == (1, users)
+
+
 @pytest.mark.usefixtures("_ray")
 def test_a_second_search_finds_the_host_of_the_first() -> None:
     search()

@@ -252,9 +252,6 @@ export function useExperiment(id: string): LiveExperiment {
     };
   }, [client, id, ready, live, recent]);
 
-  const seq = experiment.data?.last_event_seq ?? 0;
-  useEffect(() => connected.current?.expect(seq), [seq]);
-
   // Points on the time axis count from the experiment's start. Those that came before it was known are read again.
   const startedAt = experiment.data?.started_at ?? null;
   const wasPending = useRef(false);

@@ -173,13 +173,14 @@ it("compares the other experiments if one was deleted and is left out", async ()
 
 it("says so if an experiment is deleted while it is compared", async () => {
   let deleted = false;
-  const found = (id: string) => (deleted ? gone() : Promise.resolve({ id } as never));
+  const found = (id: string) => (deleted ? gone() : Promise.resolve({ id, name: "digits" } as never));
   vi.spyOn(api, "experiment").mockImplementation((id) => (id === "exp_2" ? found(id) : new Promise(() => {})));
   const client = open("experiments=exp_1,exp_2");
   await waitFor(() => expect(client.getQueryData(["experiment", "exp_2"])).toBeTruthy());
   deleted = true;
   await act(() => client.refetchQueries({ queryKey: ["experiment", "exp_2"] }));
   expect(await screen.findByText("it is gone")).toBeTruthy();
+  expect(screen.getByText("digits was deleted")).toBeTruthy();
   expect(screen.getByRole("button", { name: "Leave it out" })).toBeTruthy();
 });
 

@@ -313,11 +313,14 @@ describe("if a session ends while somebody types", () => {
   });
 
   test("nothing of it is left after somebody has signed out", async () => {
+    const heard = vi.fn();
+    otherTab.addEventListener("message", heard, { once: true });
     await type();
     vi.spyOn(api, "signOut").mockImplementation(() => Promise.resolve((name = null)));
     fireEvent.click(screen.getByText("me · sign out"));
     await screen.findByLabelText(/Token/);
     await waitFor(() => expect(screen.queryByLabelText("Notes")).toBeNull());
+    await waitFor(() => expect(heard).toHaveBeenCalled());
     await signIn("me");
     expect((await screen.findByLabelText<HTMLTextAreaElement>("Notes")).value).toBe("");
   });
