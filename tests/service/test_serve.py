@@ -14,6 +14,7 @@ from tuner.api import server
 from tuner.errors import SpecError
 from tuner.service import serve
 from tuner.service.early import answering
+from tuner.service.supervisor import Supervisor
 from tuner.settings import Settings
 from tuner.store import Store
 from tuner.store.service.access import Role
@@ -82,7 +83,7 @@ def test_a_terminal_that_is_closed_during_the_start_ends_the_service(
         os.kill(os.getpid(), signal.SIGHUP)
         raise SpecError("it goes on")
 
-    monkeypatch.setattr(serve.Supervisor, "loading", loading)
+    monkeypatch.setattr(Supervisor, "loading", loading)
     monkeypatch.setattr(serve, "leave_lost_terminal", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)

@@ -75,7 +75,8 @@ def test_an_experiment_in_a_state_of_a_newer_service_is_listed() -> None:
     names = ("id", "trials", "metric", "best", "method", "project", "name", "abandoned")
     newer: Any = SimpleNamespace(**dict.fromkeys(names), created_at="2026-12-01T00:00:00Z", state="resting")
     client: Any = SimpleNamespace(experiments=lambda **_: [newer])
-    assert [one.state for one in listed(client, {}, 9)] == ["paused"]
+    wanted: Any = {}
+    assert [one.state for one in listed(client, wanted, 9)] == ["paused"]
 
 
 def test_ls_show_and_best(search: Search, sqlite_store: Store) -> None:
