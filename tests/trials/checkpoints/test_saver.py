@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -24,7 +25,7 @@ from tuner.errors import CheckpointError
 from tuner.trials.checkpoints import checkpoints
 from tuner.trials.checkpoints.checkpoints import Checkpoint
 from tuner.trials.checkpoints.saver import Saver, answer_notes
-from tuner.trials.checkpoints.staging import spool, sweep_spool, take_over
+from tuner.trials.checkpoints.staging import make_locked, spool, sweep_spool, take_over
 from tuner.trials.checkpoints.storage import join, walk
 from tuner.trials.runtime.sending import uploads as limits
 from tuner.trials.runtime.sending.uploads import Uploads
@@ -179,6 +180,30 @@ def test_what_a_killed_process_had_to_upload_is_deleted_by_the_next_segment_of_t
     living.communicate(timeout=60)
     sweep_spool()
     assert os.listdir(spool()) == []
+
+
+def test_two_sweeps_at_once_spare_a_directory_that_is_made_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second sweep had opened the directory that the first one deleted, and then deleted the new one of its name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = Path(spool(), "left")
+    left.mkdir()
+    locks: list[int] = []
+    lock = fcntl.flock
+
+    def late(folder: int, operation: int) -> None:
+        if not locks and operation & fcntl.LOCK_EX:
+            left.rmdir()  # by the first sweep
+            locks.append(make_locked(str(left)))
+        lock(folder, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    sweep_spool()
+    assert left.exists()
+    os.close(locks[0])
+    sweep_spool()
+    assert not left.exists()
 
 
 def test_any_other_directory_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,9 @@ def sweep_spool() -> None:
             folder = os.open(os.path.join(home, name), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(os.path.join(home, name))
+                # If another process has just deleted it, there may be a new directory of this name, which is in use.
+                if os.fstat(folder).st_nlink:
+                    shutil.rmtree(os.path.join(home, name))
             finally:
                 os.close(folder)
 
